@@ -1,0 +1,3 @@
+//! Leasehold.
+
+pub mod domain;
