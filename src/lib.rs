@@ -1,3 +1,4 @@
 //! Leasehold.
 
 pub mod domain;
+pub mod store;

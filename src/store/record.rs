@@ -1,0 +1,1 @@
+//! Versioned bytes and what they mean.
