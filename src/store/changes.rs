@@ -1,0 +1,427 @@
+//! The table of transactions: every change that anybody makes to leases and pools, what it compares and what it
+//! writes. Nothing else builds a [`Txn`] that writes one of these keys.
+//!
+//! L lease, A address, R released, T attachment, P pool, F frozen; `=r` as read, `=0` absent:
+//!
+//! | change | compares | writes |
+//! |---|---|---|
+//! | [`bind_new`] | L=0 F=0 P; each A=0, R=0 or =r | put L T A, del R |
+//! | [`take_over`] | L=r P | put L T, del the old T (if another key) |
+//! | [`take_over_elsewhere`] | L=r F=0 P; new A=0, R=0 or =r | put L T A R(old), del T A(old) R(new) |
+//! | [`rebind`] | L=r | put L |
+//! | [`decline`] | A=0 R=r | put R with the MAC |
+//! | [`refresh_released`] | A=0 R=r | put R with the time of now |
+//! | [`unbind`] (DEL, journal, GC, undo, a verdict) | L=r | sticky, reserved: put L, del T; other: del L T A, put R |
+//! | [`give_back`] (a person, a verdict on a held lease) | L=r | del L T A, put R |
+//! | [`note`] | L=r | put L |
+//! | [`forget`] | R=r (not marked) | del R |
+//! | [`reserve`] | L=0 A=0 R=0 or =r, P | put L A, del R |
+//! | [`reserve_device`] | A=0 R=0 or =r | put A, del R |
+//! | [`release_device`] | A=r | del A, put R |
+//! | [`move_lease`] (not bound) | L(from)=r L(to)=0 | put L(to) A, del L(from) |
+//! | [`apply_pool`] | P=r or =0 | put P, serves; del serves |
+//! | [`delete_pool`] | P=r and no address of its ranges written since R | del P, serves |
+//!
+//! The compares are of what was read, by revision; a document from a cache on disk is compared by value.
+
+use std::net::IpAddr;
+
+use super::{
+    Compare, Key, Revision, Span, Txn, Write, keys,
+    keys::AttachmentId,
+    record::{self, PoolDocument, Stored},
+};
+use crate::domain::{
+    lease::{Binding, Declined, Holder, Lease, LeaseId, LeasedAddress, Released, Stamp, Timestamp},
+    names::{ClusterName, DomainName, PoolName},
+    pool::{Pool, Serve},
+};
+
+/// An address to be taken, and its released key as it was read.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Take {
+    /// The address.
+    pub address: LeasedAddress,
+    /// The revision of its released key; `None` if there was none.
+    pub released: Option<Revision>,
+}
+
+fn as_read(key: Key, revision: Option<Revision>) -> Compare {
+    match revision {
+        Some(revision) => Compare::Unchanged(key, revision),
+        None => Compare::Absent(key),
+    }
+}
+
+fn address_key(address: &LeasedAddress) -> Key {
+    keys::address(&address.domain, address.address)
+}
+
+fn released_key(address: &LeasedAddress) -> Key {
+    keys::released(&address.domain, address.address)
+}
+
+/// The attachment key of a lease bound by this run.
+#[must_use]
+pub fn attachment_key(id: &LeaseId, stamp: &Stamp) -> Key {
+    keys::attachment(&AttachmentId {
+        cluster: id.cluster.clone(),
+        node: stamp.node.clone(),
+        network: id.network.clone(),
+        container: stamp.container.clone(),
+        ifname: id.ifname.clone(),
+    })
+}
+
+impl Txn {
+    fn compare(&mut self, compare: Compare) {
+        if !self.compares.contains(&compare) {
+            self.compares.push(compare);
+        }
+    }
+
+    fn put(&mut self, key: Key, value: Vec<u8>) {
+        self.writes.push(Write::Put(key, value));
+    }
+
+    fn delete(&mut self, key: Key) {
+        self.writes.push(Write::Delete(key));
+    }
+
+    fn take(&mut self, id: &LeaseId, take: &Take) {
+        let (held, released) = (address_key(&take.address), released_key(&take.address));
+        self.compare(Compare::Absent(held.clone()));
+        self.compare(as_read(released.clone(), take.released));
+        self.put(held, record::encode_pointer(id));
+        if take.released.is_some() {
+            self.delete(released);
+        }
+    }
+
+    fn free(&mut self, address: &LeasedAddress, released: &Released) {
+        self.delete(address_key(address));
+        self.put(released_key(address), record::encode_released(released, None));
+    }
+
+    fn detach(&mut self, lease: &Lease) {
+        if let Some(stamp) = lease.bound() {
+            self.delete(attachment_key(&lease.id, stamp));
+        }
+    }
+
+    fn attach(&mut self, lease: &Lease, old: Option<&Lease>) {
+        let Some(stamp) = lease.bound() else { return };
+        let key = attachment_key(&lease.id, stamp);
+        if let Some(old) = old.and_then(|old| old.bound().map(|stamp| attachment_key(&old.id, stamp)))
+            && old != key
+        {
+            self.delete(old);
+        }
+        self.put(key, record::encode_pointer(&lease.id));
+    }
+}
+
+/// A first ADD. `pools` are the compares of the pools that it rests on.
+#[must_use]
+pub fn bind_new(lease: &Lease, takes: &[Take], pools: &[Compare]) -> Txn {
+    let mut txn = Txn::default();
+    let key = keys::lease(&lease.id);
+    txn.compare(Compare::Absent(key.clone()));
+    txn.compare(Compare::Absent(keys::frozen()));
+    txn.put(key, record::encode_lease(lease, None));
+    txn.attach(lease, None);
+    for take in takes {
+        txn.take(&lease.id, take);
+    }
+    for pool in pools {
+        txn.compare(pool.clone());
+    }
+    txn
+}
+
+/// An ADD of a pod whose lease fits: same addresses, new container.
+#[must_use]
+pub fn take_over(old: &Stored<Lease>, lease: &Lease, pools: &[Compare]) -> Txn {
+    let mut txn = Txn::default();
+    let key = keys::lease(&lease.id);
+    txn.compare(Compare::Unchanged(key.clone(), old.revision));
+    txn.put(key, record::encode_lease(lease, Some(&old.raw)));
+    txn.attach(lease, Some(&old.value));
+    for pool in pools {
+        txn.compare(pool.clone());
+    }
+    txn
+}
+
+/// An ADD of a pod whose lease does not fit, or not wholly: new addresses in, old ones out, the rest stays.
+/// Nothing new is taken while the store is frozen; giving addresses up is not taking.
+#[must_use]
+pub fn take_over_elsewhere(
+    old: &Stored<Lease>,
+    lease: &Lease,
+    takes: &[Take],
+    pools: &[Compare],
+    now: Timestamp,
+) -> Txn {
+    let mut txn = take_over(old, lease, pools);
+    if !takes.is_empty() {
+        txn.compare(Compare::Absent(keys::frozen()));
+    }
+    for take in takes {
+        txn.take(&lease.id, take);
+    }
+    // The old sandbox, if one had it, was never DELed: somebody may still answer on the address that it leaves.
+    let released = given_back(&old.value, old.value.bound().is_some() || old.value.unconfirmed, now);
+    for gone in old.value.addresses.iter().filter(|a| !lease.addresses.iter().any(|b| same_key(a, b))) {
+        txn.free(gone, &released);
+    }
+    txn
+}
+
+fn same_key(a: &LeasedAddress, b: &LeasedAddress) -> bool {
+    a.address == b.address && a.domain == b.domain
+}
+
+fn given_back(lease: &Lease, unconfirmed: bool, now: Timestamp) -> Released {
+    Released {
+        at: now,
+        by: lease.id.holder.clone(),
+        cluster: lease.id.cluster.clone(),
+        unconfirmed,
+        declined: None,
+    }
+}
+
+/// The same container once more, of a caller without a pod: its ID comes again, so a late DEL of its last life
+/// must fail.
+#[must_use]
+pub fn rebind(old: &Stored<Lease>, lease: &Lease) -> Txn {
+    note(old, lease)
+}
+
+/// A field of a lease that changes nothing of who has what.
+#[must_use]
+pub fn note(old: &Stored<Lease>, lease: &Lease) -> Txn {
+    let mut txn = Txn::default();
+    let key = keys::lease(&lease.id);
+    txn.compare(Compare::Unchanged(key.clone(), old.revision));
+    txn.put(key, record::encode_lease(lease, Some(&old.raw)));
+    txn
+}
+
+/// The end of a lease's sandbox. `unconfirmed`: not by its DEL.
+#[must_use]
+pub fn unbind(old: &Stored<Lease>, unconfirmed: bool, now: Timestamp) -> Txn {
+    if !old.value.sticky && !old.value.reserved {
+        return give_back(old, unconfirmed, now);
+    }
+    let mut lease = old.value.clone();
+    lease.binding = Binding::Idle(old.value.last().cloned());
+    lease.since = now;
+    lease.unconfirmed = unconfirmed;
+    let mut txn = note(old, &lease);
+    txn.detach(&old.value);
+    txn
+}
+
+/// The end of a lease: its addresses are released.
+#[must_use]
+pub fn give_back(old: &Stored<Lease>, unconfirmed: bool, now: Timestamp) -> Txn {
+    let mut txn = Txn::default();
+    let key = keys::lease(&old.value.id);
+    txn.compare(Compare::Unchanged(key.clone(), old.revision));
+    txn.delete(key);
+    txn.detach(&old.value);
+    let released = given_back(&old.value, unconfirmed, now);
+    for address in &old.value.addresses {
+        txn.free(address, &released);
+    }
+    txn
+}
+
+/// A stranger answers on a free address. Without a released key (a fresh address, probed) one is made.
+#[must_use]
+pub fn decline(
+    domain: &DomainName,
+    address: IpAddr,
+    old: Option<&Stored<Released>>,
+    by: (&Holder, &ClusterName),
+    declined: Declined,
+) -> Txn {
+    let mut released = old.map_or_else(
+        || Released {
+            at: declined.at,
+            by: by.0.clone(),
+            cluster: by.1.clone(),
+            unconfirmed: false,
+            declined: None,
+        },
+        |old| old.value.clone(),
+    );
+    released.declined = Some(declined);
+    put_released(domain, address, old, &released)
+}
+
+/// A released key whose time lies in the future (clocks differ) begins its cool-down now.
+#[must_use]
+pub fn refresh_released(domain: &DomainName, address: IpAddr, old: &Stored<Released>, now: Timestamp) -> Txn {
+    put_released(domain, address, Some(old), &Released { at: now, ..old.value.clone() })
+}
+
+fn put_released(
+    domain: &DomainName,
+    address: IpAddr,
+    old: Option<&Stored<Released>>,
+    released: &Released,
+) -> Txn {
+    let mut txn = Txn::default();
+    let key = keys::released(domain, address);
+    txn.compare(Compare::Absent(keys::address(domain, address)));
+    txn.compare(as_read(key.clone(), old.map(|old| old.revision)));
+    txn.put(key, record::encode_released(released, old.map(|old| old.raw.as_slice())));
+    txn
+}
+
+/// A released key is dropped: the address was given back long ago. `None` while somebody may still answer.
+#[must_use]
+pub fn forget(domain: &DomainName, address: IpAddr, old: &Stored<Released>) -> Option<Txn> {
+    if old.value.unconfirmed {
+        return None;
+    }
+    let mut txn = Txn::default();
+    let key = keys::released(domain, address);
+    txn.compare(Compare::Unchanged(key.clone(), old.revision));
+    txn.delete(key);
+    Some(txn)
+}
+
+/// A person gives a pod its addresses before it asks.
+#[must_use]
+pub fn reserve(lease: &Lease, takes: &[Take], pools: &[Compare]) -> Txn {
+    let mut txn = Txn::default();
+    let key = keys::lease(&lease.id);
+    txn.compare(Compare::Absent(key.clone()));
+    txn.put(key, record::encode_lease(lease, None));
+    for take in takes {
+        txn.take(&lease.id, take);
+    }
+    for pool in pools {
+        txn.compare(pool.clone());
+    }
+    txn
+}
+
+/// A person takes an address for something that is no pod.
+#[must_use]
+pub fn reserve_device(
+    domain: &DomainName,
+    address: IpAddr,
+    released: Option<Revision>,
+    reason: &str,
+    now: Timestamp,
+) -> Txn {
+    let mut txn = Txn::default();
+    let (held, free) = (keys::address(domain, address), keys::released(domain, address));
+    txn.compare(Compare::Absent(held.clone()));
+    txn.compare(as_read(free.clone(), released));
+    txn.put(held, record::encode_device(reason, now));
+    if released.is_some() {
+        txn.delete(free);
+    }
+    txn
+}
+
+/// A person gives a device's address back. Whether the device is gone only it knows: unconfirmed.
+#[must_use]
+pub fn release_device(
+    domain: &DomainName,
+    address: IpAddr,
+    held: Revision,
+    by: (&Holder, &ClusterName),
+    now: Timestamp,
+) -> Txn {
+    let mut txn = Txn::default();
+    let key = keys::address(domain, address);
+    txn.compare(Compare::Unchanged(key.clone(), held));
+    txn.delete(key);
+    let released =
+        Released { at: now, by: by.0.clone(), cluster: by.1.clone(), unconfirmed: true, declined: None };
+    txn.put(keys::released(domain, address), record::encode_released(&released, None));
+    txn
+}
+
+/// A lease that no sandbox uses goes to another pod. `None` if it is bound.
+#[must_use]
+pub fn move_lease(from: &Stored<Lease>, to: &LeaseId, now: Timestamp) -> Option<Txn> {
+    if from.value.bound().is_some() {
+        return None;
+    }
+    let mut lease = from.value.clone();
+    lease.id = to.clone();
+    lease.since = now;
+    lease.seen = None;
+    let (old, new) = (keys::lease(&from.value.id), keys::lease(to));
+    let mut txn = Txn::default();
+    txn.compare(Compare::Unchanged(old.clone(), from.revision));
+    txn.compare(Compare::Absent(new.clone()));
+    txn.delete(old);
+    txn.put(new, record::encode_lease(&lease, Some(&from.raw)));
+    for address in &lease.addresses {
+        txn.put(address_key(address), record::encode_pointer(to));
+    }
+    Some(txn)
+}
+
+/// The compare of a pool that was read.
+#[must_use]
+pub fn pool_as_read(pool: &Stored<Pool>) -> Compare {
+    Compare::Unchanged(keys::pool(pool.value.name()), pool.revision)
+}
+
+/// A pool is made or changed, and the index of whom it serves with it. `unless` holds intervals of addresses that
+/// must not have been written since that revision (a change that is refused while the pool has leases).
+#[must_use]
+pub fn apply_pool(
+    document: &PoolDocument,
+    pool: &Pool,
+    old: Option<(&[Serve], Revision)>,
+    unless: &[(Span, Revision)],
+) -> Txn {
+    let mut txn = Txn::default();
+    let key = keys::pool(pool.name());
+    txn.compare(as_read(key.clone(), old.map(|(_, revision)| revision)));
+    for (span, revision) in unless {
+        txn.compare(Compare::NoneSince(span.clone(), *revision));
+    }
+    txn.put(key, record::encode_pool(document));
+    let before = old.map_or(&[][..], |(serves, _)| serves);
+    for serve in before.iter().filter(|serve| !pool.serves().contains(serve)) {
+        txn.delete(keys::serve(serve, pool.name()));
+    }
+    for serve in pool.serves().iter().filter(|serve| !before.contains(serve)) {
+        txn.put(keys::serve(serve, pool.name()), record::encode_serve());
+    }
+    txn
+}
+
+/// A pool is deleted. `ranges` are the intervals of its addresses, counted empty of its leases at `since`.
+#[must_use]
+pub fn delete_pool(
+    name: &PoolName,
+    serves: &[Serve],
+    read: Revision,
+    ranges: &[Span],
+    since: Revision,
+) -> Txn {
+    let mut txn = Txn::default();
+    let key = keys::pool(name);
+    txn.compare(Compare::Unchanged(key.clone(), read));
+    for span in ranges {
+        txn.compare(Compare::NoneSince(span.clone(), since));
+    }
+    txn.delete(key);
+    for serve in serves {
+        txn.delete(keys::serve(serve, name));
+    }
+    txn
+}
