@@ -1,1 +1,7 @@
+//! Tests of the built program and of what holds across files: everything that a unit test beside the source cannot say.
+//!
+//! The real parts (etcd, CNI plugins, network namespaces) come from `scripts/parts`. A test that lacks one says
+//! `SKIPPED` and why; with CI set that is a failure.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod support;

@@ -1,0 +1,598 @@
+//! Real etcds: one or a cluster, with TLS, users, a quota; frozen, killed, set back.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{LazyLock, OnceLock},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use super::{
+    folder::Folder,
+    parts::Version,
+    port::Port,
+    process::{Finished, Process, eventually, run},
+};
+
+/// An etcd of one member or more, answering when it is here and gone when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Etcd {
+    options: Options,
+    folder: Folder,
+    members: Vec<Member>,
+}
+
+/// What kind of etcd it is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    version: Version,
+    members: usize,
+    tls: bool,
+    auth: bool,
+    quota: Option<u64>,
+    on_disk: bool,
+}
+
+impl Options {
+    /// A cluster; an odd number.
+    pub(crate) fn members(mut self, count: usize) -> Self {
+        self.members = count;
+        self
+    }
+
+    /// Clients must show a certificate of [`certificates`]' authority.
+    pub(crate) fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// Clients must be a user: [`USER`], who may read and write below `/leasehold`, or [`ROOT`].
+    pub(crate) fn auth(mut self) -> Self {
+        self.auth = true;
+        self
+    }
+
+    pub(crate) fn quota(mut self, bytes: u64) -> Self {
+        self.quota = Some(bytes);
+        self
+    }
+
+    /// Data on the disk, where each write waits for it. For measurements; otherwise memory is as good and faster.
+    pub(crate) fn on_disk(mut self) -> Self {
+        self.on_disk = true;
+        self
+    }
+
+    pub(crate) fn start(self) -> Etcd {
+        // Another process may have taken a port between our look and etcd's: then all again, elsewhere.
+        const TRIES: u32 = 3;
+        for _ in 1..TRIES {
+            if let Some(etcd) = Etcd::try_start(&self) {
+                return etcd;
+            }
+        }
+        Etcd::try_start(&self).unwrap_or_else(|| panic!("etcd does not start: {self:?}"))
+    }
+}
+
+/// Name and password.
+pub(crate) const USER: (&str, &str) = ("leasehold", "sesame-4711");
+pub(crate) const ROOT: (&str, &str) = ("root", "root-0815");
+
+impl Etcd {
+    /// One member, for everybody, in memory.
+    pub(crate) fn start(version: Version) -> Self {
+        Self::with(version).start()
+    }
+
+    pub(crate) fn with(version: Version) -> Options {
+        Options { version, members: 1, tls: false, auth: false, quota: None, on_disk: false }
+    }
+
+    /// The URL of one member.
+    pub(crate) fn endpoint(&self, member: usize) -> String {
+        self.members[member].client.url(self.scheme())
+    }
+
+    /// The URLs of all.
+    pub(crate) fn endpoints(&self) -> Vec<String> {
+        (0..self.members.len()).map(|member| self.endpoint(member)).collect()
+    }
+
+    /// `127.0.0.1:port` of one member, for a proxy.
+    pub(crate) fn address(&self, member: usize) -> String {
+        format!("127.0.0.1:{}", self.members[member].client.number())
+    }
+
+    /// What the host file's `store.etcd` must say to use it.
+    pub(crate) fn settings(&self) -> Value {
+        let mut settings = json!({ "endpoints": self.endpoints() });
+        if self.options.tls {
+            let certificates = certificates();
+            settings["cacert"] = json!(certificates.ca);
+            settings["cert"] = json!(certificates.client.0);
+            settings["key"] = json!(certificates.client.1);
+        }
+        if self.options.auth {
+            settings["username"] = json!(USER.0);
+            settings["password"] = json!(USER.1);
+        }
+        settings
+    }
+
+    /// Stops a member where it stands (SIGSTOP): its connections stay open and nothing answers.
+    pub(crate) fn freeze(&self, member: usize) {
+        self.process(member).signal("STOP");
+    }
+
+    pub(crate) fn thaw(&self, member: usize) {
+        self.process(member).signal("CONT");
+    }
+
+    /// Kills a member (SIGKILL): connections to it are refused.
+    pub(crate) fn kill(&mut self, member: usize) {
+        self.members[member].process = None;
+    }
+
+    /// Starts a killed member on its old data and port, and waits until it answers.
+    pub(crate) fn restart(&mut self, member: usize) {
+        let mut process = self.members[member].spawn();
+        eventually("etcd to answer again", || {
+            assert!(process.is_alive(), "etcd ended:\n{}", self.log(member));
+            self.members[member].is_healthy().then_some(())
+        });
+        self.members[member].process = Some(process);
+    }
+
+    /// The member that leads now.
+    pub(crate) fn leader(&self) -> usize {
+        eventually("a leader", || self.members.iter().position(Member::is_leader))
+    }
+
+    /// Stops it, copies its data, starts it again.
+    pub(crate) fn backup(&mut self) -> Backup {
+        let folder = Folder::in_memory();
+        self.while_stopped(|data| copy(data, &folder.path().join("data")));
+        Backup(folder)
+    }
+
+    /// Sets it back to what it was: what a restore from an old backup looks like from outside.
+    pub(crate) fn set_back(&mut self, backup: &Backup) {
+        self.while_stopped(|data| {
+            fs::remove_dir_all(data).unwrap();
+            copy(&backup.0.path().join("data"), data);
+        });
+    }
+
+    pub(crate) fn put(&self, key: &str, value: &str) {
+        self.ctl(&["put", "--", key, value]).success();
+    }
+
+    pub(crate) fn del(&self, key: &str) {
+        self.ctl(&["del", key]).success();
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<String> {
+        self.pairs(&["get", key]).0.pop_first().map(|(_, value)| value)
+    }
+
+    /// Every key that begins so, with its value.
+    pub(crate) fn dump(&self, prefix: &str) -> BTreeMap<String, String> {
+        self.pairs(&["get", "--prefix", prefix]).0
+    }
+
+    /// The revision of the store.
+    pub(crate) fn revision(&self) -> i64 {
+        self.pairs(&["get", "leasehold-test/none"]).1
+    }
+
+    /// A transaction in etcdctl's language: compares, an empty line, then what follows if they hold, an empty line,
+    /// what follows if not, an empty line. True if they held.
+    pub(crate) fn txn(&self, script: &str) -> bool {
+        let finished = run(self.at_all().arg("txn"), script.as_bytes());
+        match finished.success().lines().next() {
+            Some("SUCCESS") => true,
+            Some("FAILURE") => false,
+            other => panic!("etcdctl txn says {other:?}"),
+        }
+    }
+
+    /// Any other command.
+    pub(crate) fn ctl<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Finished {
+        run(self.at_all().args(arguments), b"")
+    }
+
+    fn at_all(&self) -> Command {
+        self.etcdctl(&self.endpoints().join(","))
+    }
+
+    fn try_start(options: &Options) -> Option<Self> {
+        let folder = if options.on_disk { Folder::new() } else { Folder::in_memory() };
+        let members = Member::plan(options, folder.path());
+        let mut etcd = Self { options: options.clone(), folder, members };
+        for member in &mut etcd.members {
+            let process = member.spawn();
+            member.process = Some(process);
+        }
+        let started = eventually("etcd to answer", || {
+            if !etcd.members.iter_mut().all(|member| member.process.as_mut().unwrap().is_alive()) {
+                return Some(false);
+            }
+            etcd.members.iter().all(Member::is_healthy).then_some(true)
+        });
+        if started && options.auth {
+            etcd.enable_users();
+        }
+        started.then_some(etcd)
+    }
+
+    fn enable_users(&mut self) {
+        self.options.auth = false; // nobody is anybody yet
+        let user = |(name, password)| format!("{name}:{password}");
+        for command in [
+            ["role", "add", "leasehold", "", ""],
+            ["role", "grant-permission", "leasehold", "--prefix=true", "readwrite"],
+            ["user", "add", &user(ROOT), "", ""],
+            ["user", "add", &user(USER), "", ""],
+            ["user", "grant-role", ROOT.0, "root", ""],
+            ["user", "grant-role", USER.0, "leasehold", ""],
+            ["auth", "enable", "", "", ""],
+        ] {
+            let mut arguments: Vec<_> = command.into_iter().filter(|argument| !argument.is_empty()).collect();
+            if arguments[1] == "grant-permission" {
+                arguments.push("/leasehold");
+            }
+            self.ctl(&arguments).success();
+        }
+        self.options.auth = true;
+    }
+
+    fn while_stopped(&mut self, act: impl FnOnce(&Path)) {
+        assert_eq!(self.members.len(), 1, "only of one member");
+        let member = &mut self.members[0];
+        let process = member.process.take().unwrap();
+        process.signal("TERM");
+        process.wait();
+        act(&member.data);
+        self.restart(0);
+    }
+
+    fn process(&self, member: usize) -> &Process {
+        self.members[member].process.as_ref().unwrap()
+    }
+
+    fn scheme(&self) -> &'static str {
+        scheme(&self.options)
+    }
+
+    fn log(&self, member: usize) -> String {
+        fs::read_to_string(self.folder.path().join(format!("{member}.log"))).unwrap_or_default()
+    }
+
+    /// `etcdctl` as root, at these endpoints (members, or proxies before them), still without a command.
+    pub(crate) fn etcdctl(&self, endpoints: &str) -> Command {
+        let mut command = Command::new(self.options.version.program("etcdctl"));
+        command.env_clear().env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", endpoints);
+        if self.options.tls {
+            let certificates = certificates();
+            command.env("ETCDCTL_CACERT", &certificates.ca);
+            command.env("ETCDCTL_CERT", &certificates.client.0).env("ETCDCTL_KEY", &certificates.client.1);
+        }
+        if self.options.auth {
+            command.env("ETCDCTL_USER", format!("{}:{}", ROOT.0, ROOT.1));
+        }
+        command
+    }
+
+    /// The pairs of a `get`, and the revision of its answer.
+    fn pairs(&self, arguments: &[&str]) -> (BTreeMap<String, String>, i64) {
+        let finished = run(self.at_all().args(arguments).arg("--write-out=json"), b"");
+        let answer: Value = serde_json::from_str(finished.success()).unwrap();
+        let text =
+            |value: &Value| String::from_utf8_lossy(&base64(value.as_str().unwrap_or(""))).into_owned();
+        let pairs = answer["kvs"].as_array().into_iter().flatten();
+        let pairs = pairs.map(|pair| (text(&pair["key"]), text(&pair["value"]))).collect();
+        (pairs, answer["header"]["revision"].as_i64().unwrap())
+    }
+}
+
+/// The data of an etcd at one time.
+#[derive(Debug)]
+pub(crate) struct Backup(Folder);
+
+#[derive(Debug)]
+struct Member {
+    command: (PathBuf, Vec<String>),
+    data: PathBuf,
+    client: Port,
+    metrics: Port,
+    _peer: Port,
+    process: Option<Process>,
+}
+
+impl Member {
+    fn plan(options: &Options, folder: &Path) -> Vec<Self> {
+        let ports: Vec<_> =
+            (0..options.members).map(|_| (Port::claim(), Port::claim(), Port::claim())).collect();
+        let cluster: Vec<_> = ports
+            .iter()
+            .enumerate()
+            .map(|(index, (_, peer, _))| format!("m{index}={}", peer.url("http")))
+            .collect();
+        let cluster = cluster.join(",");
+        ports
+            .into_iter()
+            .enumerate()
+            .map(|(index, (client, peer, metrics))| {
+                let data = folder.join(format!("{index}"));
+                let url = client.url(scheme(options));
+                let mut arguments = vec![
+                    format!("--name=m{index}"),
+                    format!("--data-dir={}", data.display()),
+                    format!("--listen-client-urls={url}"),
+                    format!("--advertise-client-urls={url}"),
+                    format!("--listen-peer-urls={}", peer.url("http")),
+                    format!("--initial-advertise-peer-urls={}", peer.url("http")),
+                    format!("--initial-cluster={cluster}"),
+                    format!("--initial-cluster-token={}", folder.display()),
+                    format!("--listen-metrics-urls={}", metrics.url("http")),
+                    format!("--log-outputs={}", folder.join(format!("{index}.log")).display()),
+                    "--logger=zap".into(),
+                    "--bcrypt-cost=4".into(),
+                ];
+                // One member elects itself, and waits an election timeout before it does: 0.1 s instead of 1. A cluster
+                // on a busy machine must not take a late heartbeat for a death.
+                let (heartbeat, election) = if options.members == 1 { (10, 100) } else { (50, 500) };
+                arguments.push(format!("--heartbeat-interval={heartbeat}"));
+                arguments.push(format!("--election-timeout={election}"));
+                if options.version == Version::V36 && !options.on_disk {
+                    arguments.push("--unsafe-no-fsync".into());
+                }
+                if let Some(quota) = options.quota {
+                    arguments.push(format!("--quota-backend-bytes={quota}"));
+                }
+                if options.tls {
+                    let certificates = certificates();
+                    arguments.push("--client-cert-auth".into());
+                    arguments.push(format!("--trusted-ca-file={}", certificates.ca.display()));
+                    arguments.push(format!("--cert-file={}", certificates.server.0.display()));
+                    arguments.push(format!("--key-file={}", certificates.server.1.display()));
+                }
+                let command = (options.version.program("etcd"), arguments);
+                Self { command, data, client, metrics, _peer: peer, process: None }
+            })
+            .collect()
+    }
+
+    fn spawn(&self) -> Process {
+        Process::spawn(Command::new(&self.command.0).args(&self.command.1)).unwrap()
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.metrics("/health").is_some_and(|text| text.contains(r#""health":"true""#))
+    }
+
+    fn is_leader(&self) -> bool {
+        self.process.is_some()
+            && self.metrics("/metrics").is_some_and(|text| text.contains("\netcd_server_is_leader 1"))
+    }
+
+    /// A page of its plain HTTP port, which wants no certificate and no user.
+    fn metrics(&self, page: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.metrics.number())).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap(); // a frozen member accepts and says nothing
+        write!(stream, "GET {page} HTTP/1.0\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+}
+
+fn scheme(options: &Options) -> &'static str {
+    if options.tls { "https" } else { "http" }
+}
+
+/// Paths of certificates and their keys (ECDSA P-256), made once a run.
+#[derive(Debug)]
+pub(crate) struct Certificates {
+    pub(crate) ca: PathBuf,
+    /// An authority that signed none of the others.
+    pub(crate) other_ca: PathBuf,
+    pub(crate) server: (PathBuf, PathBuf),
+    pub(crate) client: (PathBuf, PathBuf),
+    /// Right in all but its dates.
+    pub(crate) expired_client: (PathBuf, PathBuf),
+    _folder: Folder,
+}
+
+pub(crate) fn certificates() -> &'static Certificates {
+    static MADE: LazyLock<Certificates> = LazyLock::new(|| {
+        let folder = Folder::new();
+        let script = r#"
+            set -e
+            authority() {
+              openssl ecparam -genkey -name prime256v1 -noout -out $1.key
+              openssl req -x509 -new -key $1.key -subj /CN=$1 -days 30 -out $1.crt
+            }
+            leaf() { # name, days
+              openssl ecparam -genkey -name prime256v1 -noout -out $1.key
+              openssl req -new -key $1.key -subj /CN=$1 |
+                openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -days $2 -extfile extensions -out $1.crt
+            }
+            printf 'subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n' >extensions
+            authority ca; authority other-ca; leaf server 30; leaf client 30; leaf expired -1
+        "#;
+        run(Command::new("/bin/sh").args(["-c", script]).current_dir(folder.path()), b"").success();
+        let file = |name: &str| folder.path().join(name);
+        let pair = |name: &str| (file(&format!("{name}.crt")), file(&format!("{name}.key")));
+        Certificates {
+            ca: file("ca.crt"),
+            other_ca: file("other-ca.crt"),
+            server: pair("server"),
+            client: pair("client"),
+            expired_client: pair("expired"),
+            _folder: folder,
+        }
+    });
+    &MADE
+}
+
+fn copy(from: &Path, to: &Path) {
+    run(Command::new("cp").arg("-a").args([from, to]), b"").success();
+}
+
+/// Decodes what etcdctl wrote; it is trusted to be right.
+fn base64(text: &str) -> Vec<u8> {
+    static VALUES: OnceLock<[u8; 256]> = OnceLock::new();
+    let values = VALUES.get_or_init(|| {
+        let mut values = [0; 256];
+        let alphabet = (b'A'..=b'Z').chain(b'a'..=b'z').chain(b'0'..=b'9').chain(*b"+/");
+        for (value, letter) in (0..).zip(alphabet) {
+            values[usize::from(letter)] = value;
+        }
+        values
+    });
+    let mut bytes = Vec::new();
+    let (mut bits, mut count) = (0_u32, 0);
+    for letter in text.bytes().filter(|letter| *letter != b'=') {
+        bits = bits << 6 | u32::from(values[usize::from(letter)]);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count & 0xff) as u8);
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::parts::{Part, require};
+
+    #[test]
+    fn base64_of_every_length() {
+        assert_eq!(base64(""), b"");
+        assert_eq!(base64("Zg=="), b"f");
+        assert_eq!(base64("Zm8="), b"fo");
+        assert_eq!(base64("Zm9v"), b"foo");
+        assert_eq!(base64("+/+/"), [0xfb, 0xff, 0xbf]);
+    }
+
+    #[test]
+    fn one_member_keeps_what_it_is_given() {
+        require!(Part::Etcd(Version::V34), Part::Etcd(Version::V36));
+        for version in Version::BOTH {
+            let mut etcd = Etcd::start(version);
+            let before = etcd.revision();
+            etcd.put("/leasehold/a", r#"{"v":1}"#);
+            etcd.put("/leasehold/b", "two\nlines");
+            etcd.put("/other", "x");
+            let expected = [("/leasehold/a", r#"{"v":1}"#), ("/leasehold/b", "two\nlines")];
+            assert_eq!(etcd.dump("/leasehold/"), expected.map(|(k, v)| (k.into(), v.into())).into());
+            assert_eq!(etcd.revision(), before + 3);
+            etcd.del("/leasehold/a");
+            assert_eq!(etcd.get("/leasehold/a"), None);
+            let swap = "value(\"/other\") = \"x\"\n\nput /other y\n\n\n";
+            assert_eq!((etcd.txn(swap), etcd.txn(swap)), (true, false));
+            assert_eq!(etcd.get("/other"), Some("y".into()));
+
+            etcd.kill(0);
+            etcd.restart(0);
+            assert_eq!(etcd.get("/other"), Some("y".into()));
+        }
+    }
+
+    #[test]
+    fn a_store_can_go_back_in_time() {
+        require!(Part::Etcd(Version::V34), Part::Etcd(Version::V36));
+        for version in Version::BOTH {
+            let mut etcd = Etcd::start(version);
+            etcd.put("/a", "old");
+            let (backup, revision) = (etcd.backup(), etcd.revision());
+            etcd.put("/a", "new");
+            etcd.set_back(&backup);
+            assert_eq!((etcd.get("/a"), etcd.revision()), (Some("old".into()), revision));
+        }
+    }
+
+    #[test]
+    fn certificates_and_users_are_asked_for() {
+        require!(Part::Etcd(Version::V34), Part::Etcd(Version::V36));
+        for version in Version::BOTH {
+            let etcd = Etcd::with(version).tls().auth().start();
+            etcd.put("/leasehold/a", "1");
+            assert_eq!(etcd.get("/leasehold/a"), Some("1".into()));
+            let settings = etcd.settings();
+            assert_eq!(settings["endpoints"][0], etcd.endpoint(0));
+            let with = |ca: &Path, (cert, key): &(PathBuf, PathBuf), user: &str| {
+                let mut ctl = etcd.etcdctl(&etcd.endpoint(0));
+                ctl.env("ETCDCTL_CACERT", ca).env("ETCDCTL_CERT", cert).env("ETCDCTL_KEY", key);
+                ctl.env("ETCDCTL_USER", user).args([
+                    "--dial-timeout=500ms",
+                    "--command-timeout=500ms",
+                    "get",
+                    "/leasehold/a",
+                ]);
+                run(&mut ctl, b"")
+            };
+            let (files, user) = (certificates(), format!("{}:{}", USER.0, USER.1));
+            assert!(with(&files.ca, &files.client, &user).success().contains("/leasehold/a"));
+            assert_ne!(with(&files.ca, &files.client, "leasehold:wrong").code(), Some(0));
+            assert_ne!(with(&files.other_ca, &files.client, &user).code(), Some(0));
+            assert_ne!(with(&files.ca, &files.expired_client, &user).code(), Some(0));
+        }
+    }
+
+    #[test]
+    fn a_quota_can_be_reached() {
+        require!(Part::Etcd(Version::V34));
+        let etcd = Etcd::with(Version::V34).quota(100_000).on_disk().start();
+        let refused = (0..100).find_map(|index| {
+            let put = etcd.ctl(&["put", &format!("/fill/{index}"), &"x".repeat(10_000)]);
+            (put.code() != Some(0)).then_some(put)
+        });
+        assert!(refused.unwrap().stderr().contains("database space exceeded"));
+    }
+
+    #[test]
+    fn two_of_three_members_go_on() {
+        require!(Part::Etcd(Version::V34), Part::Etcd(Version::V36));
+        for version in Version::BOTH {
+            let mut etcd = Etcd::with(version).members(3).start();
+            assert_eq!(etcd.endpoints().len(), 3);
+            let frozen = etcd.leader();
+            let other = (frozen + 1) % 3;
+            etcd.freeze(frozen);
+            let of = |etcd: &Etcd, member: usize, arguments: &[&str]| {
+                let mut ctl = etcd.etcdctl(&etcd.endpoint(member));
+                run(ctl.args(["--dial-timeout=1s", "--command-timeout=1s"]).args(arguments), b"")
+            };
+            eventually("the other two to elect a leader", || {
+                (of(&etcd, other, &["put", "/a", "1"]).code() == Some(0)).then_some(())
+            });
+            assert_ne!(of(&etcd, frozen, &["get", "/a"]).code(), Some(0));
+            etcd.thaw(frozen);
+            eventually("the thawed one to catch up", || {
+                (of(&etcd, frozen, &["get", "/a"]).stdout() == "/a\n1\n").then_some(())
+            });
+            etcd.kill(other);
+            eventually("two to go on", || {
+                (of(&etcd, frozen, &["put", "/b", "2"]).code() == Some(0)).then_some(())
+            });
+            etcd.restart(other);
+            assert!(
+                run(etcd.etcdctl(&etcd.endpoint(other)).args(["get", "/b"]), b"")
+                    .success()
+                    .starts_with("/b\n2")
+            );
+        }
+    }
+}

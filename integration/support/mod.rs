@@ -1,0 +1,13 @@
+//! What the tests stand on: real etcds, faults between them and us, a LAN of network namespaces, calls as a runtime
+//! makes them. Each piece ends what it started, by its own process id or name, when it is dropped.
+
+pub(crate) mod call;
+pub(crate) mod etcd;
+pub(crate) mod folder;
+pub(crate) mod host;
+pub(crate) mod lan;
+pub(crate) mod parts;
+pub(crate) mod port;
+pub(crate) mod process;
+pub(crate) mod proxy;
+pub(crate) mod wire;
