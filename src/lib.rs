@@ -1,4 +1,5 @@
 //! Leasehold.
 
 pub mod domain;
+pub mod probe;
 pub mod store;
