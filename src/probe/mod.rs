@@ -16,8 +16,11 @@ mod arp;
 mod link;
 mod ndp;
 mod netlink;
+mod route;
 #[cfg(test)]
 mod tests;
+
+pub use route::default_route_interface;
 
 /// As RFC 5227 `PROBE_NUM`: a lost frame, or a switch that is still learning, must not pass for silence.
 const PROBES: u32 = 3;

@@ -482,6 +482,20 @@ fn many_probe_from_one_master_at_once() {
     assert!(world.has_no_macvlan_on_eth0());
 }
 
+#[test]
+fn the_default_routes_link_is_of_this_namespace() {
+    let Some(world) = World::new() else { return };
+    let link = || world.within(NODE, async || default_route_interface().unwrap());
+    assert_eq!(link(), None);
+    world.ip(NODE, "address add fd00:9::1/64 dev eth0 nodad");
+    world.ip(NODE, "route add default via fd00:9::fe");
+    assert_eq!(link().as_deref(), Some("eth0"));
+    world.ip(NODE, "link add br0 type bridge");
+    world.ip(NODE, "link set br0 up");
+    world.ip(NODE, "route add default dev br0");
+    assert_eq!(link().as_deref(), Some("br0"));
+}
+
 /// What a probe costs beside its wait: `cargo test probe::tests::cost -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
