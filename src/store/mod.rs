@@ -16,6 +16,8 @@
 pub mod changes;
 pub mod keys;
 pub mod record;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 use std::{future::Future, time::Duration};
 
