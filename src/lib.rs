@@ -4,3 +4,4 @@ pub mod config;
 pub mod domain;
 pub mod probe;
 pub mod store;
+pub mod telemetry;
