@@ -1,0 +1,3 @@
+//! The edge that a container runtime calls.
+
+pub mod reply;
