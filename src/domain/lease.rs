@@ -72,7 +72,7 @@ pub struct Stamp {
     pub uid: Option<Uid>,
     /// The node's boot.
     pub boot: Option<BootId>,
-    /// The node's boot-time clock, milliseconds, when that run started.
+    /// The node's boot-time clock, microseconds, when the bind was sent.
     pub boot_clock: u64,
     /// The node's wall clock.
     pub at: Timestamp,

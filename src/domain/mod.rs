@@ -19,3 +19,5 @@ pub mod lease;
 pub mod names;
 pub mod pool;
 pub mod workload;
+pub mod select;
+pub mod choose;

@@ -1,0 +1,317 @@
+//! Which address a newcomer gets, out of a window of a range that was looked at. Commit first, look after: the
+//! first guess needs no look, and most of the time it is right.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    addr::AddrSet,
+    lease::{Holder, Released, Timestamp},
+    names::ClusterName,
+};
+
+/// Addresses that a conflict brings back: enough to hold a free one in most ranges, small enough not to stall others.
+pub const WINDOW: u128 = 128;
+/// A declined address is offered again after this, last, and probed: strangers leave, too.
+pub const DECLINED_FOR_MS: i64 = 10 * 60 * 1000;
+
+/// A released key as it was read.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct FreeOnce {
+    /// What it says.
+    pub released: Released,
+    /// Its revision: which was given back longest ago, without a clock.
+    pub revision: i64,
+    /// This run saw it unchanged for a whole cool-down, whatever its time says.
+    pub waited: bool,
+    /// This run found that it may not take it.
+    pub shunned: bool,
+}
+
+/// What was seen of a window: positions `from..=to` of the usable set.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Window {
+    /// First position looked at.
+    pub from: u128,
+    /// Last position looked at.
+    pub to: u128,
+    /// Numbers of the addresses that are taken.
+    pub taken: BTreeSet<u128>,
+    /// Numbers of the addresses that were given back.
+    pub released: BTreeMap<u128, FreeOnce>,
+}
+
+/// The positions of a window around one, inside a set of this size.
+#[must_use]
+pub fn window_around(position: u128, size: u128, width: u128) -> (u128, u128) {
+    let last = size.saturating_sub(1);
+    let from = position.saturating_sub(width / 2).min(last.saturating_sub(width - 1));
+    (from, last.min(from.saturating_add(width - 1)))
+}
+
+/// An address that may be tried.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Pick {
+    /// Its number.
+    pub number: u128,
+    /// The revision of its released key, if it has one.
+    pub released: Option<i64>,
+    /// Somebody may answer on it.
+    pub probe: bool,
+}
+
+/// What a window has to offer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Choice {
+    /// This one.
+    Take(Pick),
+    /// Only addresses that are cooling down: the first is ready in so many milliseconds. One whose time lies in the
+    /// future (clocks differ) is named, to be rewritten to now.
+    Cooling { ready_in_ms: i64, count: usize, future: Option<u128> },
+    /// Nothing free.
+    Nothing,
+}
+
+/// Who chooses, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Chooser<'a> {
+    /// The newcomer.
+    pub holder: &'a Holder,
+    /// Its cluster.
+    pub cluster: &'a ClusterName,
+    /// The clock.
+    pub now: Timestamp,
+    /// How long an address given back is kept from others, milliseconds.
+    pub cool_down_ms: i64,
+    /// Chance: spreads callers that contend for the same few addresses.
+    pub chance: u64,
+}
+
+impl Chooser<'_> {
+    fn is_own(&self, free: &FreeOnce) -> bool {
+        free.released.by == *self.holder && free.released.cluster == *self.cluster && free.released.declined.is_none()
+    }
+
+    /// Milliseconds until an address may be offered; 0 is now, `None` in the future of this clock.
+    fn ready_in(&self, free: &FreeOnce) -> Option<i64> {
+        if let Some(declined) = &free.released.declined {
+            let age = self.now.since(declined.at);
+            return Some((DECLINED_FOR_MS - age.max(0)).max(0));
+        }
+        if free.waited {
+            return Some(0);
+        }
+        let age = self.now.since(free.released.at);
+        (age >= 0).then(|| (self.cool_down_ms - age).max(0))
+    }
+
+    /// The choice, in this order: its own released address; one with neither key; the longest released past its
+    /// cool-down, unconfirmed ones after, declined ones last.
+    #[must_use]
+    pub fn choose(&self, usable: &AddrSet, window: &Window, start: u128) -> Choice {
+        let own = window.released.iter().find(|(number, free)| {
+            usable.contains_number(**number) && !window.taken.contains(number) && self.is_own(free) && !free.shunned
+        });
+        if let Some((number, free)) = own {
+            return Choice::Take(Pick {
+                number: *number,
+                released: Some(free.revision),
+                probe: free.released.unconfirmed,
+            });
+        }
+        if let Some(number) = self.untouched(usable, window, start) {
+            return Choice::Take(Pick { number, released: None, probe: false });
+        }
+        let mut best: Option<((bool, bool, i64), Pick)> = None;
+        let (mut ready_in_ms, mut count, mut future) = (i64::MAX, 0, None);
+        for (number, free) in &window.released {
+            if !usable.contains_number(*number) || window.taken.contains(number) || free.shunned {
+                continue;
+            }
+            match self.ready_in(free) {
+                Some(0) => {
+                    let declined = free.released.declined.is_some();
+                    let rank = (declined, free.released.unconfirmed, free.revision);
+                    if best.as_ref().is_none_or(|(known, _)| rank < *known) {
+                        let probe = declined || free.released.unconfirmed;
+                        best = Some((rank, Pick { number: *number, released: Some(free.revision), probe }));
+                    }
+                }
+                Some(wait) => {
+                    count += 1;
+                    ready_in_ms = ready_in_ms.min(wait);
+                }
+                None => {
+                    count += 1;
+                    ready_in_ms = ready_in_ms.min(self.cool_down_ms);
+                    future = Some(*number);
+                }
+            }
+        }
+        match best {
+            Some((_, pick)) => Choice::Take(pick),
+            None if count > 0 => Choice::Cooling { ready_in_ms, count, future },
+            None => Choice::Nothing,
+        }
+    }
+
+    /// An address with neither key: the `chance`-th after `start`, around the window.
+    fn untouched(&self, usable: &AddrSet, window: &Window, start: u128) -> Option<u128> {
+        let mut free = Vec::new();
+        for run in usable.slice(window.from, window.to) {
+            for number in run.first()..=run.last() {
+                if !window.taken.contains(&number) && !window.released.contains_key(&number) {
+                    free.push(number);
+                }
+            }
+        }
+        if free.is_empty() {
+            return None;
+        }
+        let first = free.iter().position(|number| *number >= start).unwrap_or(0);
+        let step = usize::try_from(self.chance % free.len() as u64).unwrap_or(0);
+        free.get((first + step) % free.len()).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::{
+        addr::AddrRange,
+        lease::Declined,
+        names::{Namespace, PodName},
+    };
+
+    fn pod(name: &str) -> Holder {
+        Holder::Pod { namespace: Namespace::new("shop").unwrap(), name: PodName::new(name).unwrap() }
+    }
+
+    fn free(by: &str, at: i64, revision: i64) -> FreeOnce {
+        FreeOnce {
+            released: Released {
+                at: Timestamp(at),
+                by: pod(by),
+                cluster: ClusterName::new("c").unwrap(),
+                unconfirmed: false,
+                declined: None,
+            },
+            revision,
+            waited: false,
+            shunned: false,
+        }
+    }
+
+    fn set(first: u32, last: u32) -> AddrSet {
+        let v4 = |n: u32| IpAddr::V4(Ipv4Addr::from(n));
+        AddrSet::without(AddrRange::new(v4(first), v4(last)).unwrap(), &[])
+    }
+
+    #[track_caller]
+    fn case(window: &Window, wanted: Choice) {
+        let (me, cluster) = (pod("me"), ClusterName::new("c").unwrap());
+        let chooser =
+            Chooser { holder: &me, cluster: &cluster, now: Timestamp(10_000), cool_down_ms: 5_000, chance: 0 };
+        assert_eq!(chooser.choose(&set(10, 13), window, 12), wanted);
+    }
+
+    fn window(taken: &[u128], released: &[(u128, FreeOnce)]) -> Window {
+        Window {
+            from: 0,
+            to: 3,
+            taken: taken.iter().copied().collect(),
+            released: released.iter().cloned().collect(),
+        }
+    }
+
+    fn take(number: u128, released: Option<i64>, probe: bool) -> Choice {
+        Choice::Take(Pick { number, released, probe })
+    }
+
+    #[test]
+    fn the_order_is_own_then_untouched_then_longest_released_then_unconfirmed_then_declined() {
+        let mut doubtful = free("x", 0, 1);
+        doubtful.released.unconfirmed = true;
+        let mut declined = free("x", 0, 2);
+        declined.released.declined = Some(Declined { mac: "m".into(), at: Timestamp(10_000 - DECLINED_FOR_MS) });
+        let fresh = |n| free("x", 9_000, n);
+        let (old, older) = (free("x", 1_000, 9), free("x", 5_000, 8));
+        case(&window(&[], &[(10, free("me", 9_999, 7))]), take(10, Some(7), false));
+        case(&window(&[12], &[]), take(13, None, false));
+        case(&window(&[12, 13], &[(10, old.clone())]), take(11, None, false));
+        case(&window(&[13], &[(10, old.clone()), (11, older), (12, doubtful.clone())]), take(11, Some(8), false));
+        case(&window(&[10, 11], &[(12, doubtful), (13, old)]), take(13, Some(9), false));
+        case(&window(&[10, 11], &[(12, declined.clone()), (13, fresh(3))]), take(12, Some(2), true));
+        declined.released.declined = Some(Declined { mac: "m".into(), at: Timestamp(9_000) });
+        case(
+            &window(&[10, 11], &[(12, declined), (13, fresh(3))]),
+            Choice::Cooling { ready_in_ms: 4_000, count: 2, future: None },
+        );
+        case(&window(&[10, 11, 12, 13], &[]), Choice::Nothing);
+    }
+
+    #[test]
+    fn a_release_in_the_future_is_named_and_one_waited_for_is_ready() {
+        let mut ahead = free("x", 99_000, 4);
+        case(
+            &window(&[10, 11, 12], &[(13, ahead.clone())]),
+            Choice::Cooling { ready_in_ms: 5_000, count: 1, future: Some(13) },
+        );
+        ahead.waited = true;
+        case(&window(&[10, 11, 12], &[(13, ahead)]), take(13, Some(4), false));
+    }
+
+    #[test]
+    fn windows_stay_inside_the_set_and_keep_their_width() {
+        assert_eq!(window_around(0, 1000, 128), (0, 127));
+        assert_eq!(window_around(999, 1000, 128), (872, 999));
+        assert_eq!(window_around(500, 1000, 128), (436, 563));
+        assert_eq!(window_around(5, 10, 128), (0, 9));
+        assert_eq!(window_around(0, 1, 128), (0, 0));
+        assert_eq!(window_around(u128::MAX - 1, u128::MAX, 128).1, u128::MAX - 1);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            failure_persistence: Some(Box::new(proptest::test_runner::FileFailurePersistence::WithSource("regressions"))),
+            ..ProptestConfig::default()
+        })]
+
+        /// Never outside, never excluded, never taken; and whatever is free and ready is found, to the last one.
+        #[test]
+        fn the_choice_is_a_plain_models(holes in prop::collection::btree_set(0u32..40, 0..20),
+                                        taken in prop::collection::btree_set(0u128..40, 0..40),
+                                        released in prop::collection::btree_map(0u128..40, (0i64..20_000, any::<bool>()), 0..20),
+                                        start in 0u128..50, chance in any::<u64>()) {
+            let v4 = |n: u32| IpAddr::V4(Ipv4Addr::from(n));
+            let holes: Vec<AddrRange> = holes.iter().map(|n| AddrRange::new(v4(*n), v4(*n)).unwrap()).collect();
+            let usable = AddrSet::without(AddrRange::new(v4(0), v4(39)).unwrap(), &holes);
+            if usable.is_empty() { return Ok(()); }
+            let mut window = Window { from: 0, to: usable.size() - 1, taken: taken.clone(), ..Window::default() };
+            for (revision, (number, (at, unconfirmed))) in released.iter().enumerate() {
+                let mut one = free("x", *at, i64::try_from(revision).unwrap());
+                one.released.unconfirmed = *unconfirmed;
+                window.released.insert(*number, one);
+            }
+            let (me, cluster) = (pod("me"), ClusterName::new("c").unwrap());
+            let chooser = Chooser { holder: &me, cluster: &cluster, now: Timestamp(10_000), cool_down_ms: 5_000, chance };
+            let ready: BTreeSet<u128> = (0..40u128).filter(|n| usable.contains_number(*n) && !taken.contains(n))
+                .filter(|n| released.get(n).is_none_or(|(at, _)| *at <= 5_000)).collect();
+            match chooser.choose(&usable, &window, start) {
+                Choice::Take(pick) => {
+                    prop_assert!(ready.contains(&pick.number));
+                    prop_assert_eq!(pick.released.is_some(), released.contains_key(&pick.number));
+                    let fresh_exists = ready.iter().any(|n| !released.contains_key(n));
+                    prop_assert_eq!(pick.released.is_none(), fresh_exists);
+                    if let Some((_, unconfirmed)) = released.get(&pick.number) {
+                        prop_assert_eq!(pick.probe, *unconfirmed);
+                    }
+                }
+                Choice::Cooling { .. } | Choice::Nothing => prop_assert!(ready.is_empty()),
+            }
+        }
+    }
+}
