@@ -88,7 +88,9 @@ pub struct Chooser<'a> {
 
 impl Chooser<'_> {
     fn is_own(&self, free: &FreeOnce) -> bool {
-        free.released.by == *self.holder && free.released.cluster == *self.cluster && free.released.declined.is_none()
+        free.released.by == *self.holder
+            && free.released.cluster == *self.cluster
+            && free.released.declined.is_none()
     }
 
     /// Milliseconds until an address may be offered; 0 is now, `None` in the future of this clock.
@@ -109,7 +111,10 @@ impl Chooser<'_> {
     #[must_use]
     pub fn choose(&self, usable: &AddrSet, window: &Window, start: u128) -> Choice {
         let own = window.released.iter().find(|(number, free)| {
-            usable.contains_number(**number) && !window.taken.contains(number) && self.is_own(free) && !free.shunned
+            usable.contains_number(**number)
+                && !window.taken.contains(number)
+                && self.is_own(free)
+                && !free.shunned
         });
         if let Some((number, free)) = own {
             return Choice::Take(Pick {
@@ -213,8 +218,13 @@ mod tests {
     #[track_caller]
     fn case(window: &Window, wanted: Choice) {
         let (me, cluster) = (pod("me"), ClusterName::new("c").unwrap());
-        let chooser =
-            Chooser { holder: &me, cluster: &cluster, now: Timestamp(10_000), cool_down_ms: 5_000, chance: 0 };
+        let chooser = Chooser {
+            holder: &me,
+            cluster: &cluster,
+            now: Timestamp(10_000),
+            cool_down_ms: 5_000,
+            chance: 0,
+        };
         assert_eq!(chooser.choose(&set(10, 13), window, 12), wanted);
     }
 
@@ -236,13 +246,17 @@ mod tests {
         let mut doubtful = free("x", 0, 1);
         doubtful.released.unconfirmed = true;
         let mut declined = free("x", 0, 2);
-        declined.released.declined = Some(Declined { mac: "m".into(), at: Timestamp(10_000 - DECLINED_FOR_MS) });
+        declined.released.declined =
+            Some(Declined { mac: "m".into(), at: Timestamp(10_000 - DECLINED_FOR_MS) });
         let fresh = |n| free("x", 9_000, n);
         let (old, older) = (free("x", 1_000, 9), free("x", 5_000, 8));
         case(&window(&[], &[(10, free("me", 9_999, 7))]), take(10, Some(7), false));
         case(&window(&[12], &[]), take(13, None, false));
         case(&window(&[12, 13], &[(10, old.clone())]), take(11, None, false));
-        case(&window(&[13], &[(10, old.clone()), (11, older), (12, doubtful.clone())]), take(11, Some(8), false));
+        case(
+            &window(&[13], &[(10, old.clone()), (11, older), (12, doubtful.clone())]),
+            take(11, Some(8), false),
+        );
         case(&window(&[10, 11], &[(12, doubtful), (13, old)]), take(13, Some(9), false));
         case(&window(&[10, 11], &[(12, declined.clone()), (13, fresh(3))]), take(12, Some(2), true));
         declined.released.declined = Some(Declined { mac: "m".into(), at: Timestamp(9_000) });

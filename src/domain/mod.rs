@@ -15,9 +15,9 @@
 //! | unconfirmed | the last container that had it was never DELed: somebody may still answer |
 
 pub mod addr;
+pub mod choose;
 pub mod lease;
 pub mod names;
 pub mod pool;
-pub mod workload;
 pub mod select;
-pub mod choose;
+pub mod workload;

@@ -81,10 +81,16 @@ impl fmt::Display for Unusable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |accepted: &[String]| accepted.join(", ");
         match self {
-            Self::Network { network, accepted } => write!(f, "not for network {network} (networks: {})", list(accepted)),
-            Self::Cluster { cluster, accepted } => write!(f, "not for cluster {cluster} (clusters: {})", list(accepted)),
+            Self::Network { network, accepted } => {
+                write!(f, "not for network {network} (networks: {})", list(accepted))
+            }
+            Self::Cluster { cluster, accepted } => {
+                write!(f, "not for cluster {cluster} (clusters: {})", list(accepted))
+            }
             Self::Node { node, accepted } => write!(f, "not for node {node} (nodes: {})", list(accepted)),
-            Self::Serves { holder, accepted } => write!(f, "does not serve {holder} (serves: {})", list(accepted)),
+            Self::Serves { holder, accepted } => {
+                write!(f, "does not serve {holder} (serves: {})", list(accepted))
+            }
             Self::Missing => f.write_str("there is no such pool"),
             Self::Invalid { reason } => f.write_str(reason),
         }
@@ -134,7 +140,9 @@ pub fn may_use(pool: &Pool, caller: &Caller, workload: Option<&WorkloadName>) ->
 fn closeness(serve: &Serve, caller: &Caller, workload: Option<&WorkloadName>) -> Option<Closeness> {
     match (serve, &caller.holder) {
         (Serve::Everything, _) => Some(Closeness::Everything),
-        (Serve::Namespace(served), Holder::Pod { namespace, .. }) if served == namespace => Some(Closeness::Namespace),
+        (Serve::Namespace(served), Holder::Pod { namespace, .. }) if served == namespace => {
+            Some(Closeness::Namespace)
+        }
         (Serve::Workload(served, name), Holder::Pod { namespace, .. })
             if served == namespace && Some(name) == workload =>
         {
@@ -237,7 +245,10 @@ mod tests {
             node: NodeName::new("n1").unwrap(),
             labels: vec![("rack".into(), "a".into())],
             network: NetworkName::new("lan").unwrap(),
-            holder: Holder::Pod { namespace: Namespace::new(namespace).unwrap(), name: PodName::new(pod).unwrap() },
+            holder: Holder::Pod {
+                namespace: Namespace::new(namespace).unwrap(),
+                name: PodName::new(pod).unwrap(),
+            },
         }
     }
 
@@ -254,7 +265,12 @@ mod tests {
     }
 
     #[track_caller]
-    fn ordered(pools: &[(PoolName, Looked)], caller: &Caller, asked: Option<&Asked>, wanted: Result<&[&str], &str>) {
+    fn ordered(
+        pools: &[(PoolName, Looked)],
+        caller: &Caller,
+        asked: Option<&Asked>,
+        wanted: Result<&[&str], &str>,
+    ) {
         let workload = workload_of(caller, &index(pools));
         let found = order(pools, caller, workload.as_ref(), asked);
         match (found, wanted) {
@@ -285,8 +301,10 @@ mod tests {
 
     #[test]
     fn a_pod_of_a_longer_workload_is_not_of_the_shorter_one() {
-        let pools =
-            [pool("web-1", |d| d.serves = vec!["shop/web-1".into()]), pool("web", |d| d.serves = vec!["shop/web".into()])];
+        let pools = [
+            pool("web-1", |d| d.serves = vec!["shop/web-1".into()]),
+            pool("web", |d| d.serves = vec!["shop/web".into()]),
+        ];
         ordered(&pools, &caller("shop", "web-1-x7k2p"), None, Ok(&["web-1"]));
         ordered(
             &pools,
@@ -307,8 +325,18 @@ mod tests {
         ];
         let web = caller("shop", "web-0");
         ordered(&pools, &web, Some(&asked(&["net"])), Err("net: not for network lan (networks: lan2)"));
-        ordered(&pools, &web, Some(&asked(&["cluster"])), Err("cluster: not for cluster prod (clusters: prod-b)"));
-        ordered(&pools, &web, Some(&asked(&["fine", "node"])), Err("node: not for node n1 (nodes: m*, rack=b)"));
+        ordered(
+            &pools,
+            &web,
+            Some(&asked(&["cluster"])),
+            Err("cluster: not for cluster prod (clusters: prod-b)"),
+        );
+        ordered(
+            &pools,
+            &web,
+            Some(&asked(&["fine", "node"])),
+            Err("node: not for node n1 (nodes: m*, rack=b)"),
+        );
         ordered(&pools, &web, Some(&asked(&["db"])), Err("db: does not serve shop/web-0 (serves: shop/db)"));
         ordered(&pools, &web, Some(&asked(&["x"])), Err("x: there is no such pool"));
         ordered(&pools, &web, None, Ok(&["fine"]));
@@ -321,7 +349,11 @@ mod tests {
             d.serves = vec![serves.into()];
         });
         let kinds = ["StatefulSet.apps".to_owned()];
-        assert_eq!(is_sticky(pool.ok().as_ref(), &caller("shop", pod), wished, seen, &kinds), wanted, "{pod} {rule}");
+        assert_eq!(
+            is_sticky(pool.ok().as_ref(), &caller("shop", pod), wished, seen, &kinds),
+            wanted,
+            "{pod} {rule}"
+        );
     }
 
     #[test]

@@ -1,0 +1,768 @@
+//! ADD: the pod's own lease if it still fits, else an address for it. Commit before the answer, undo if the answer
+//! cannot be given.
+
+use std::net::IpAddr;
+
+use tokio::time::Instant;
+
+use super::{
+    Change, Clock, Context, Heard, Log, Memory, Refusal, Wire, commit,
+    commit::Sent,
+    find::{self, Found, Source, Want},
+    lease_id, view,
+    view::View,
+};
+use crate::{
+    domain::{
+        addr::{Family, number},
+        choose::WINDOW,
+        lease::{AddressHolder, Binding, Lease, LeaseId, LeasedAddress, Seen, Stamp, Timestamp},
+        names::{ContainerId, DomainName, IfName, Uid},
+        pool::{DEFAULT_COOL_DOWN, DEFAULT_DOMAIN, Dns, NodeLost, Pool, ProbeRule, Range, Route},
+        select::{self, Asked, Caller, Unusable},
+    },
+    store::{
+        Compare, Read, Store, changes, keys,
+        record::{self, Frozen, RecordError, Stored},
+    },
+};
+
+/// A lease bound in the future of this node's clock by less than this may be of a minute ago on a node whose clock
+/// is ahead; by more, that clock says nothing.
+const MOST_SKEW_MS: i64 = 10 * 60 * 1000;
+/// Leases that a full pool's error looks at.
+const SUSPECTS: usize = 16;
+
+/// What an ADD asks for.
+#[derive(Clone, Debug)]
+pub struct Add {
+    /// Who, where.
+    pub caller: Caller,
+    /// `CNI_CONTAINERID`.
+    pub container: ContainerId,
+    /// `CNI_IFNAME`.
+    pub ifname: IfName,
+    /// The pod's UID, where the runtime sent it.
+    pub uid: Option<Uid>,
+    /// The pools asked for; `None`: whatever serves the pod.
+    pub asked: Option<Asked>,
+    /// Addresses asked for, of one source.
+    pub requested: Vec<IpAddr>,
+    /// That source, for texts.
+    pub requested_by: String,
+    /// What annotation or args say of stickiness.
+    pub sticky: Option<bool>,
+    /// Ranges in the network's own configuration.
+    pub inline: Option<Inline>,
+    /// Routes of the network's own configuration, instead of the pool's.
+    pub routes: Option<Vec<Route>>,
+    /// dns of the network's own configuration, instead of the pool's.
+    pub dns: Option<Dns>,
+    /// The main plugin will take the subnet's first address for itself where no gateway is known (bridge).
+    pub avoid_first: bool,
+    /// The boot-time clock when this run began, microseconds.
+    pub started: u64,
+}
+
+/// Ranges in the network's own configuration: one address of each set.
+#[derive(Clone, Debug)]
+pub struct Inline {
+    /// The range sets.
+    pub sets: Vec<Vec<Range>>,
+}
+
+/// An address of the answer.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct AssignedAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// The subnet's length.
+    pub length: u8,
+    /// The gateway, where one is configured.
+    pub gateway: Option<IpAddr>,
+}
+
+/// What the pod gets.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Answer {
+    /// Its addresses.
+    pub addresses: Vec<AssignedAddress>,
+    /// Its routes.
+    pub routes: Vec<Route>,
+    /// Its dns.
+    pub dns: Dns,
+}
+
+/// An ADD that was done.
+#[derive(Debug)]
+pub struct Added {
+    /// What to print.
+    pub answer: Answer,
+    /// What this run wrote, for an undo; `None` if it wrote nothing.
+    written: Option<Stored<Lease>>,
+    /// The sandbox that had the lease before was never DELed: an undo leaves the addresses unconfirmed.
+    doubtful: bool,
+    /// What the node should remember of the store.
+    pub memory: Memory,
+}
+
+impl Added {
+    /// Did this run write?
+    #[must_use]
+    pub const fn wrote(&self) -> bool {
+        self.written.is_some()
+    }
+}
+
+/// Leases addresses to a pod, or gives it its own again.
+///
+/// # Errors
+/// [`Refusal`]. After [`crate::store::StoreError::Unanswered`] the lease may still come to stand: the caller leaves
+/// a journal entry that ends it.
+pub async fn add<S: Store, W: Wire, C: Clock, L: Log>(
+    ctx: &Context<'_, S, W, C, L>,
+    request: &Add,
+) -> Result<Added, Refusal> {
+    let id = lease_id(&request.caller, &request.ifname);
+    let mut run = Run { ctx, request, id: &id, first: None, conflicts: 0 };
+    loop {
+        if Instant::now() >= ctx.deadline {
+            return Err(Refusal::Contention { conflicts: run.conflicts });
+        }
+        if let Some(added) = run.once().await? {
+            return Ok(added);
+        }
+        run.conflicts += 1;
+    }
+}
+
+/// Takes an ADD back whose answer could not be given: what DEL of this container does, compared on the revision
+/// that this run wrote.
+///
+/// # Errors
+/// The store's; the caller leaves a journal entry.
+pub async fn undo<S: Store, W: Wire, C: Clock, L: Log>(
+    ctx: &Context<'_, S, W, C, L>,
+    added: &Added,
+) -> Result<(), Refusal> {
+    let Some(written) = &added.written else { return Ok(()) };
+    let txn = changes::unbind(written, added.doubtful, ctx.clock.now());
+    if let Sent::Applied(_) = commit::surely(ctx.store, &txn, ctx.deadline).await? {
+        ctx.log.change(&change_of(
+            &written.value,
+            "lease.undone",
+            "the answer could not be written to stdout",
+        ));
+    }
+    Ok(())
+}
+
+fn change_of(lease: &Lease, what: &'static str, why: &str) -> Change {
+    Change {
+        what,
+        lease: Some(lease.id.clone()),
+        addresses: lease.addresses.iter().map(|a| a.address).collect(),
+        pool: lease.addresses.first().and_then(|a| a.pool.clone()),
+        container: lease.last().map(|stamp| stamp.container.clone()),
+        why: why.into(),
+    }
+}
+
+/// How a lease stands to a request.
+enum Standing<'v> {
+    /// It is wholly what the request wants.
+    Fits(&'v Source),
+    /// Part of it is: the source, and what each slot wants.
+    Partly(&'v Source, Vec<Want>),
+    /// Nothing of it is.
+    Unfit(String),
+}
+
+struct Run<'a, S, W, C, L> {
+    ctx: &'a Context<'a, S, W, C, L>,
+    request: &'a Add,
+    id: &'a LeaseId,
+    /// The container that the lease was bound to when this run first looked.
+    first: Option<Option<ContainerId>>,
+    conflicts: u32,
+}
+
+impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
+    /// One round: `None` is a conflict, which goes round again.
+    async fn once(&mut self) -> Result<Option<Added>, Refusal> {
+        let inline = self.request.inline.is_some();
+        let mut view =
+            view::read(self.ctx, self.id, &self.request.caller, self.request.asked.as_ref(), inline).await?;
+        if let Some(why) = view::went_back(&self.ctx.memory, &view.meta, view.revision)
+            && view.frozen.is_none()
+        {
+            view.frozen = Some(self.freeze(why).await?);
+        }
+        let lease = view.lease.clone();
+        let bound = lease.as_ref().and_then(|l| l.value.bound()).map(|stamp| stamp.container.clone());
+        self.first.get_or_insert(bound);
+        match lease {
+            Some(lease) if lease.value.is_bound_to(&self.request.container) => self.same(&view, &lease).await,
+            Some(lease) => self.own(&view, &lease).await,
+            None => {
+                let sources = self.sources(&view)?;
+                self.choose(&view, &sources, None).await
+            }
+        }
+    }
+
+    /// The first to see the store behind its own past stops everybody.
+    async fn freeze(&self, why: String) -> Result<Frozen, Refusal> {
+        let frozen = Frozen { why, by: format!("node {}", self.ctx.node.node), at: self.ctx.clock.now() };
+        let txn = crate::store::Txn {
+            compares: vec![Compare::Absent(keys::frozen())],
+            writes: vec![crate::store::Write::Put(keys::frozen(), record::encode_frozen(&frozen))],
+            otherwise: vec![Read::Get(keys::frozen())],
+        };
+        let _ = commit::surely(self.ctx.store, &txn, self.ctx.deadline).await?;
+        self.ctx.log.note(&frozen.why);
+        Ok(frozen)
+    }
+
+    fn now_stamp(&self) -> Stamp {
+        Stamp {
+            container: self.request.container.clone(),
+            node: self.ctx.node.node.clone(),
+            uid: self.request.uid.clone(),
+            boot: self.ctx.node.boot.clone(),
+            boot_clock: self.ctx.clock.boot_clock(),
+            at: self.ctx.clock.now(),
+        }
+    }
+
+    fn memory(&self, view: &View, written: Option<&Stored<Lease>>) -> Memory {
+        let revision = written.map_or(view.revision, |lease| lease.revision.max(view.revision));
+        Memory { store: Some(view.meta.store.clone()), revision }
+    }
+
+    /// The same container again: the same answer, and no write for a pod.
+    async fn same(&self, view: &View, lease: &Stored<Lease>) -> Result<Option<Added>, Refusal> {
+        let source = self.source_of(view, &lease.value)?;
+        let answer = self.answer(&source, &lease.value.addresses)?;
+        if matches!(self.id.holder, crate::domain::lease::Holder::Pod { .. }) {
+            let memory = self.memory(view, None);
+            return Ok(Some(Added { answer, written: None, doubtful: false, memory }));
+        }
+        let mut next = lease.value.clone();
+        next.binding = Binding::Bound(self.now_stamp());
+        let mut txn = changes::rebind(lease, &next);
+        txn.otherwise = vec![Read::Get(keys::lease(self.id))];
+        match commit::surely(self.ctx.store, &txn, self.ctx.deadline).await? {
+            Sent::Applied(revision) => {
+                // Not undone: the attachment stood before this run, and its container may live.
+                let memory = Memory { store: Some(view.meta.store.clone()), revision };
+                Ok(Some(Added { answer, written: None, doubtful: false, memory }))
+            }
+            Sent::Conflict(_) => Ok(None),
+        }
+    }
+
+    /// The pod has a lease of another container, or of none.
+    async fn own(&mut self, view: &View, lease: &Stored<Lease>) -> Result<Option<Added>, Refusal> {
+        self.refuse_newer(&lease.value)?;
+        let sources = self.sources_or_reserved(view, &lease.value)?;
+        match self.standing(&sources, &lease.value) {
+            Standing::Fits(source) => self.take_over(view, lease, source).await,
+            Standing::Partly(source, wants) => {
+                if wants.iter().any(|want| !matches!(want, Want::Kept(_))) {
+                    self.refuse_frozen(view)?;
+                }
+                self.probe_own(view, source, lease).await?;
+                let end = self.bind(source, &wants, Some(lease)).await?;
+                self.end(view, source, Some(lease), end).transpose()
+            }
+            Standing::Unfit(reason) => {
+                if lease.value.reserved {
+                    return Err(Refusal::ReservedUnfit { address: lease.value.addresses[0].address, reason });
+                }
+                self.refuse_wrong_node(view, &lease.value)?;
+                self.ctx.log.note(&format!("{} gets a new address: {reason}", self.id));
+                self.choose(view, &sources, Some(lease)).await
+            }
+        }
+    }
+
+    /// A newer sandbox's lease is not taken.
+    fn refuse_newer(&self, lease: &Lease) -> Result<(), Refusal> {
+        let Some(stamp) = lease.bound() else { return Ok(()) };
+        let newer = |why: &str| {
+            Err(Refusal::NewerSandbox {
+                container: stamp.container.clone(),
+                node: stamp.node.clone(),
+                why: why.into(),
+            })
+        };
+        if self.first.as_ref().is_some_and(|first| first.as_ref() != Some(&stamp.container)) {
+            return newer("it was bound while this ADD worked");
+        }
+        if stamp.node == self.ctx.node.node {
+            let same_boot = stamp.boot.is_none() || stamp.boot == self.ctx.node.boot;
+            if same_boot && stamp.boot_clock >= self.request.started {
+                return newer("it was bound after this ADD began");
+            }
+            return Ok(());
+        }
+        let age = self.ctx.clock.now().since(stamp.at);
+        let window = i64::try_from(self.ctx.node.add_deadline.as_millis()).unwrap_or(i64::MAX);
+        if (-MOST_SKEW_MS..window).contains(&age) {
+            return newer("it was bound there a moment ago, and may not be on the wire yet");
+        }
+        Ok(())
+    }
+
+    fn refuse_frozen(&self, view: &View) -> Result<(), Refusal> {
+        match &view.frozen {
+            Some(frozen) => Err(Refusal::Frozen { why: frozen.why.clone(), by: frozen.by.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Only the node is wrong: a sticky pod waits for a node of its pool; another gets a new address.
+    fn refuse_wrong_node(&self, view: &View, lease: &Lease) -> Result<(), Refusal> {
+        if !lease.sticky {
+            return Ok(());
+        }
+        for held in &lease.addresses {
+            let Some(pool) = held.pool.as_ref().and_then(|name| view.pool(name)) else { continue };
+            if pool.value.range_of(held.address).is_none() {
+                continue;
+            }
+            let reason = select::may_use(&pool.value, &self.request.caller, view.workload.as_ref());
+            if let Err(reason @ Unusable::Node { .. }) = reason {
+                let pool = pool.value.name().clone();
+                return Err(Refusal::WrongNode { pool, address: held.address, reason });
+            }
+        }
+        Ok(())
+    }
+
+    fn sources_or_reserved(&self, view: &View, lease: &Lease) -> Result<Vec<Source>, Refusal> {
+        match self.sources(view) {
+            Err(refusal @ (Refusal::NoPool { .. } | Refusal::PoolRefused { .. })) => {
+                self.refuse_wrong_node(view, lease)?;
+                Err(refusal)
+            }
+            other => other,
+        }
+    }
+
+    fn standing<'v>(&self, sources: &'v [Source], lease: &Lease) -> Standing<'v> {
+        let mut reason = "no pool that may be used holds its address".to_owned();
+        for source in sources {
+            let mut left: Vec<&LeasedAddress> = lease.addresses.iter().collect();
+            let wants: Vec<Want> = source
+                .slots
+                .iter()
+                .map(|ranges| {
+                    let asked = self.requested_in(ranges);
+                    let kept = left.iter().position(|held| {
+                        held.domain == source.domain
+                            && held.pool == source.pool
+                            && ranges.iter().any(|range| range.usable().contains(held.address))
+                            && asked.is_none_or(|address| address == held.address)
+                    });
+                    match (kept, asked) {
+                        (Some(at), _) => Want::Kept(left.remove(at).clone()),
+                        (None, Some(address)) => Want::This(address, self.request.requested_by.clone()),
+                        (None, None) => Want::Any,
+                    }
+                })
+                .collect();
+            let kept = wants.iter().filter(|want| matches!(want, Want::Kept(_))).count();
+            if kept == wants.len() && left.is_empty() {
+                return Standing::Fits(source);
+            }
+            if kept > 0 {
+                return Standing::Partly(source, wants);
+            }
+            if lease.addresses.iter().any(|held| held.pool == source.pool) {
+                reason = format!("its address is no longer one that {} leases to it", source.label);
+            }
+        }
+        Standing::Unfit(reason)
+    }
+
+    fn requested_in(&self, ranges: &[Range]) -> Option<IpAddr> {
+        let family = ranges.first()?.family();
+        let mut asked = self.request.requested.iter().filter(|address| Family::of(**address) == family);
+        asked
+            .clone()
+            .find(|address| ranges.iter().any(|range| range.usable().contains(**address)))
+            .or_else(|| asked.next())
+            .copied()
+    }
+
+    async fn take_over(
+        &self,
+        view: &View,
+        lease: &Stored<Lease>,
+        source: &Source,
+    ) -> Result<Option<Added>, Refusal> {
+        self.probe_own(view, source, lease).await?;
+        let next =
+            self.lease(self.is_sticky(source, Some(lease)), Some(lease), lease.value.addresses.clone());
+        let guards: Vec<Compare> = source.guard.iter().cloned().collect();
+        let mut txn = changes::take_over(lease, &next, &guards);
+        txn.otherwise = vec![Read::Get(keys::lease(self.id))];
+        match commit::surely(self.ctx.store, &txn, self.ctx.deadline).await? {
+            Sent::Applied(revision) => {
+                let raw = record::encode_lease(&next, Some(&lease.raw));
+                let written = Stored { value: next, revision, raw };
+                self.end(view, source, Some(lease), Found::Bound(written)).transpose()
+            }
+            Sent::Conflict(_) => Ok(None),
+        }
+    }
+
+    /// Asks the wire about the pod's own addresses where somebody may still answer on them.
+    async fn probe_own(&self, view: &View, source: &Source, lease: &Stored<Lease>) -> Result<(), Refusal> {
+        let elsewhere = lease.value.bound().is_some_and(|stamp| stamp.node != self.ctx.node.node);
+        let doubtful = elsewhere || lease.value.unconfirmed || view.frozen.is_some();
+        if !doubtful || source.probe == ProbeRule::Never {
+            return Ok(());
+        }
+        let addresses: Vec<IpAddr> = lease.value.addresses.iter().map(|a| a.address).collect();
+        match self.ctx.wire.probe(&addresses).await {
+            Heard::Silence => Ok(()),
+            Heard::Nowhere(reason) if source.node_lost == NodeLost::Free => {
+                self.ctx.log.note(&format!("{}: not probed, taken as silence: {reason}", self.id));
+                Ok(())
+            }
+            Heard::Nowhere(reason) => Err(Refusal::CannotProbe {
+                address: addresses[0],
+                reason: format!("{reason}, and nodeLost is keep"),
+            }),
+            Heard::Failed(reason) => Err(Refusal::CannotProbe { address: addresses[0], reason }),
+            Heard::Claims(claims) => match claims.into_iter().next() {
+                Some((address, mac)) => {
+                    let node = lease.value.last().map(|stamp| stamp.node.clone());
+                    Err(Refusal::StillAnswers { address, mac, node })
+                }
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// A new address: of the first source that has one.
+    async fn choose(
+        &mut self,
+        view: &View,
+        sources: &[Source],
+        old: Option<&Stored<Lease>>,
+    ) -> Result<Option<Added>, Refusal> {
+        self.refuse_frozen(view)?;
+        let (mut full, mut cooling) = (Vec::new(), None);
+        let requested = !self.request.requested.is_empty();
+        for source in sources {
+            let Some(wants) = self.wants(source) else { continue };
+            match self.bind(source, &wants, old).await? {
+                Found::Full(usage) => full.push(usage),
+                Found::Cooling { label, count, ready_in_ms } => {
+                    cooling.get_or_insert(Refusal::Cooling { pool: label, count, ready_in_ms });
+                }
+                end @ (Found::Bound(_) | Found::Again) => {
+                    return self.end(view, source, old, end).transpose();
+                }
+            }
+        }
+        if let Some(cooling) = cooling {
+            return Err(cooling);
+        }
+        if full.is_empty() && requested {
+            return Err(self.outside(sources));
+        }
+        let suspects = match sources.first() {
+            Some(source) => self.suspects(source).await,
+            None => Vec::new(),
+        };
+        Err(Refusal::Full { pools: full, suspects })
+    }
+
+    /// What each slot of a source wants; `None` if a requested address is in none of them.
+    fn wants(&self, source: &Source) -> Option<Vec<Want>> {
+        let mut left: Vec<IpAddr> = self.request.requested.clone();
+        let wants = source
+            .slots
+            .iter()
+            .map(|ranges| {
+                let at = left.iter().position(|a| ranges.iter().any(|range| range.usable().contains(*a)));
+                at.map_or(Want::Any, |at| Want::This(left.remove(at), self.request.requested_by.clone()))
+            })
+            .collect();
+        left.is_empty().then_some(wants)
+    }
+
+    fn outside(&self, sources: &[Source]) -> Refusal {
+        let inside = |address: &IpAddr| {
+            sources.iter().any(|s| s.slots.iter().flatten().any(|range| range.usable().contains(*address)))
+        };
+        let address = self.request.requested.iter().find(|a| !inside(a)).or(self.request.requested.first());
+        Refusal::RequestedOutside {
+            address: address.copied().unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)),
+            by: self.request.requested_by.clone(),
+            pools: sources.iter().map(|source| source.label.clone()).collect(),
+        }
+    }
+
+    async fn bind(
+        &mut self,
+        source: &Source,
+        wants: &[Want],
+        old: Option<&Stored<Lease>>,
+    ) -> Result<Found, Refusal> {
+        let mut conflicts = self.conflicts;
+        let sticky = self.is_sticky(source, old);
+        let make = |addresses| self.lease(sticky, old, addresses);
+        let end = find::search(self.ctx, source, wants, old, &make, &mut conflicts).await;
+        self.conflicts = conflicts;
+        end
+    }
+
+    fn is_sticky(&self, source: &Source, old: Option<&Stored<Lease>>) -> bool {
+        let seen = old.and_then(|old| old.value.seen.as_ref()).and_then(|seen| seen.controller.as_deref());
+        select::is_sticky(
+            source.document.as_ref(),
+            &self.request.caller,
+            self.request.sticky,
+            seen,
+            &self.ctx.node.sticky_kinds,
+        )
+    }
+
+    fn lease(&self, sticky: bool, old: Option<&Stored<Lease>>, addresses: Vec<LeasedAddress>) -> Lease {
+        let stamp = self.now_stamp();
+        let now: Timestamp = stamp.at;
+        let controller = old.and_then(|old| old.value.seen.as_ref()).and_then(|seen| seen.controller.clone());
+        Lease {
+            id: self.id.clone(),
+            addresses,
+            binding: Binding::Bound(stamp),
+            since: now,
+            created: old.map_or(now, |old| old.value.created),
+            sticky,
+            reserved: old.is_some_and(|old| old.value.reserved),
+            unconfirmed: false,
+            // First missed at is forgotten: the pod is here.
+            seen: controller.map(|controller| Seen { controller: Some(controller), missed: None }),
+        }
+    }
+
+    /// `None`: read again.
+    fn end(
+        &self,
+        view: &View,
+        source: &Source,
+        old: Option<&Stored<Lease>>,
+        end: Found,
+    ) -> Option<Result<Added, Refusal>> {
+        let written = match end {
+            Found::Bound(written) => written,
+            Found::Again => return None,
+            Found::Full(usage) => {
+                return Some(Err(Refusal::Full { pools: vec![usage], suspects: Vec::new() }));
+            }
+            Found::Cooling { label, count, ready_in_ms } => {
+                return Some(Err(Refusal::Cooling { pool: label, count, ready_in_ms }));
+            }
+        };
+        let why = match old {
+            None => "first ADD".to_owned(),
+            Some(old) => match old.value.bound() {
+                Some(stamp) => {
+                    format!("taken over from container {} on node {}", stamp.container, stamp.node)
+                }
+                None => format!("the pod is back; it was {}", old.value.state().as_str()),
+            },
+        };
+        self.ctx.log.change(&change_of(&written.value, "lease.bound", &why));
+        Some(self.answer(source, &written.value.addresses).map(|answer| Added {
+            answer,
+            memory: self.memory(view, Some(&written)),
+            doubtful: old.is_some_and(|old| old.value.bound().is_some() || old.value.unconfirmed),
+            written: Some(written),
+        }))
+    }
+
+    fn answer(&self, source: &Source, addresses: &[LeasedAddress]) -> Result<Answer, Refusal> {
+        let mut out = Vec::with_capacity(addresses.len());
+        for held in addresses {
+            let ranges = || source.slots.iter().flatten();
+            let range = ranges()
+                .find(|range| range.usable().contains(held.address))
+                .or_else(|| ranges().find(|range| range.subnet().contains(held.address)));
+            let Some(range) = range else {
+                return Err(Refusal::Record(RecordError::Invalid {
+                    key: keys::lease(self.id).to_string(),
+                    reason: format!("{} is in no subnet of {}", held.address, source.label),
+                }));
+            };
+            out.push(AssignedAddress {
+                address: held.address,
+                length: range.subnet().length(),
+                gateway: range.gateway(),
+            });
+        }
+        let routes = self.request.routes.clone().unwrap_or_else(|| source.routes.clone());
+        let dns = self.request.dns.clone().unwrap_or_else(|| source.dns.clone());
+        Ok(Answer { addresses: out, routes, dns })
+    }
+
+    /// The source that a lease's addresses came from, whether or not it may still be used.
+    fn source_of(&self, view: &View, lease: &Lease) -> Result<Source, Refusal> {
+        match lease.addresses.first().and_then(|held| held.pool.as_ref()) {
+            Some(name) => match view.pools.iter().find(|(known, _)| known == name) {
+                Some((_, Ok(pool))) => Ok(self.source(view, &pool.value)),
+                Some((_, Err(reason))) => {
+                    let by = "its lease".to_owned();
+                    Err(Refusal::PoolRefused { pool: name.clone(), by, reason: reason.clone() })
+                }
+                None => {
+                    let by = "its lease".to_owned();
+                    Err(Refusal::PoolRefused { pool: name.clone(), by, reason: Unusable::Missing })
+                }
+            },
+            None => self.inline().ok_or(Refusal::InlineRefused),
+        }
+    }
+
+    fn sources(&self, view: &View) -> Result<Vec<Source>, Refusal> {
+        if let Some(inline) = self.inline() {
+            return Ok(vec![inline]);
+        }
+        let caller = &self.request.caller;
+        let asked = self.request.asked.as_ref();
+        let order = select::order(&view.looked(), caller, view.workload.as_ref(), asked).map_err(
+            |(pool, reason)| {
+                let by = asked.map(|asked| asked.by.clone()).unwrap_or_default();
+                Refusal::PoolRefused { pool, by, reason }
+            },
+        )?;
+        if order.is_empty() {
+            let near = view
+                .pools
+                .iter()
+                .filter_map(|(name, pool)| {
+                    let reason = match pool {
+                        Ok(pool) => select::may_use(&pool.value, caller, view.workload.as_ref()).err()?,
+                        Err(reason) => reason.clone(),
+                    };
+                    Some((name.clone(), reason))
+                })
+                .collect();
+            return Err(Refusal::NoPool {
+                caller: Box::new(caller.clone()),
+                looked_for: caller.serves().iter().map(ToString::to_string).collect(),
+                near,
+            });
+        }
+        let found =
+            order.iter().filter_map(|name| view.pool(name)).map(|pool| self.source(view, &pool.value));
+        Ok(found.collect())
+    }
+
+    fn source(&self, view: &View, pool: &Pool) -> Source {
+        let slots = pool.families().into_iter().map(|family| {
+            pool.ranges()
+                .iter()
+                .filter(|range| range.family() == family)
+                .map(|range| self.spared(range))
+                .collect()
+        });
+        Source {
+            label: pool.name().to_string(),
+            pool: Some(pool.name().clone()),
+            domain: pool.domain().clone(),
+            slots: slots.collect(),
+            routes: pool.routes().to_vec(),
+            dns: pool.dns().clone(),
+            cool_down: pool.cool_down(),
+            probe: pool.probe(),
+            node_lost: pool.node_lost(),
+            guard: view.guard(pool.name()),
+            document: Some(pool.clone()),
+        }
+    }
+
+    fn inline(&self) -> Option<Source> {
+        let inline = self.request.inline.as_ref()?;
+        Some(Source {
+            label: "the inline ranges".into(),
+            pool: None,
+            domain: DomainName::new(DEFAULT_DOMAIN).ok()?,
+            slots: inline
+                .sets
+                .iter()
+                .map(|set| set.iter().map(|range| self.spared(range)).collect())
+                .collect(),
+            routes: Vec::new(),
+            dns: Dns::default(),
+            cool_down: DEFAULT_COOL_DOWN,
+            probe: ProbeRule::Unconfirmed,
+            node_lost: NodeLost::Free,
+            guard: None,
+            document: None,
+        })
+    }
+
+    /// A bridge without a gateway takes the subnet's first address for itself.
+    fn spared(&self, range: &Range) -> Range {
+        if !self.request.avoid_first || range.gateway().is_some() {
+            return range.clone();
+        }
+        let first = range.family().address(range.subnet().first().saturating_add(1));
+        range.clone().also_without(first)
+    }
+
+    /// Of a full source: leases that look dead, at most a few, best effort.
+    async fn suspects(&self, source: &Source) -> Vec<String> {
+        let Some(range) = source.slots.first().and_then(|slot| slot.first()) else { return Vec::new() };
+        let mut reads = Vec::new();
+        for run in range.usable().slice(0, WINDOW - 1).into_iter().take(SUSPECTS) {
+            reads.push(Read::List {
+                span: keys::addresses_of(&source.domain, run),
+                keys_only: false,
+                limit: Some(u32::try_from(SUSPECTS).unwrap_or(u32::MAX)),
+            });
+        }
+        let Ok(snapshot) = commit::read(self.ctx.store, &reads, None, self.ctx.deadline).await else {
+            return Vec::new();
+        };
+        let leases: Vec<Read> = (0..reads.len())
+            .flat_map(|at| snapshot.entries(at))
+            .filter_map(|entry| match record::decode_address(entry) {
+                Ok(AddressHolder::Lease(id)) => Some(Read::Get(keys::lease(&id))),
+                Ok(AddressHolder::Device { .. }) | Err(_) => None,
+            })
+            .take(SUSPECTS)
+            .collect();
+        let Ok(snapshot) = commit::read(self.ctx.store, &leases, None, self.ctx.deadline).await else {
+            return Vec::new();
+        };
+        let mut out: Vec<(u128, String)> = (0..leases.len())
+            .filter_map(|at| snapshot.entry(at))
+            .filter_map(|entry| record::decode_lease(entry).ok())
+            .filter_map(|lease| {
+                let why = match (&lease.value.seen, lease.value.bound()) {
+                    (Some(Seen { missed: Some(at), .. }), _) => {
+                        format!("missed since {}", record::format_time(*at))
+                    }
+                    (_, None) => format!(
+                        "{} since {}",
+                        lease.value.state().as_str(),
+                        record::format_time(lease.value.since)
+                    ),
+                    (_, Some(_)) => return None,
+                };
+                let address = lease.value.addresses.first()?.address;
+                Some((number(address), format!("{address} {} {why}", lease.value.id.holder)))
+            })
+            .collect();
+        out.sort();
+        out.into_iter().map(|(_, text)| text).collect()
+    }
+}

@@ -1,0 +1,115 @@
+//! Reads and commits that do not give up too early. A commit that was not answered is sent again, the same,
+//! elsewhere: whichever lands first, the other fails its compare and finds our own change in the else-branch.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::store::{Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Write};
+
+/// A member that restarts or elects is back in a second or two: waiting that long is cheaper than failing a pod.
+const UNREACHED_FOR: Duration = Duration::from_secs(3);
+/// Between tries when nobody can be reached.
+const PAUSE: Duration = Duration::from_millis(100);
+
+fn too_late(deadline: Instant) -> StoreError {
+    let _ = deadline;
+    StoreError::NotReached { reason: "no endpoint answered before the deadline".into() }
+}
+
+/// Reads until answered, for a moment.
+///
+/// # Errors
+/// [`StoreError`]; the last one before the deadline.
+pub async fn read<S: Store>(
+    store: &S,
+    reads: &[Read],
+    at: Option<Revision>,
+    deadline: Instant,
+) -> Result<Snapshot, StoreError> {
+    let until = deadline.min(Instant::now() + UNREACHED_FOR);
+    let mut last = None;
+    loop {
+        match timeout_at(deadline, store.read(reads, at)).await {
+            Ok(Ok(snapshot)) => return Ok(snapshot),
+            Ok(Err(error @ (StoreError::NotReached { .. } | StoreError::Unanswered { .. }))) => {
+                last = Some(error)
+            }
+            Ok(Err(error)) => return Err(error),
+            Err(_) => return Err(last.unwrap_or_else(|| too_late(deadline))),
+        }
+        if Instant::now() + PAUSE >= until {
+            return Err(last.unwrap_or_else(|| too_late(deadline)));
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// How a commit ended that was sent until answered.
+#[must_use]
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Sent {
+    /// It stands, at this revision.
+    Applied(Revision),
+    /// Something compared has changed, and it was not we.
+    Conflict(Snapshot),
+}
+
+/// Sends a transaction until it is answered or the deadline is over.
+///
+/// The else-branch tells our own change by the first key that the transaction puts: if that key is among the
+/// answers to a get and holds the very bytes that we sent, an earlier sending landed.
+///
+/// # Errors
+/// [`StoreError::Unanswered`] if it may still land; any other error if it cannot.
+pub async fn surely<S: Store>(store: &S, txn: &Txn, deadline: Instant) -> Result<Sent, StoreError> {
+    let until = deadline.min(Instant::now() + UNREACHED_FOR);
+    let mut unanswered: Option<StoreError> = None;
+    loop {
+        let error = match timeout_at(deadline, store.commit(txn)).await {
+            Ok(Ok(Outcome::Applied(revision))) => return Ok(Sent::Applied(revision)),
+            Ok(Ok(Outcome::Conflict(snapshot))) => {
+                return Ok(match own_change(txn, &snapshot).filter(|_| unanswered.is_some()) {
+                    Some(revision) => Sent::Applied(revision),
+                    None => Sent::Conflict(snapshot),
+                });
+            }
+            Ok(Err(error)) => error,
+            Err(_) => {
+                return Err(unanswered.unwrap_or_else(|| StoreError::Unanswered {
+                    endpoint: "the store".into(),
+                    waited: UNREACHED_FOR,
+                    reason: "the deadline is over".into(),
+                }));
+            }
+        };
+        match error {
+            StoreError::Unanswered { .. } => unanswered = Some(error),
+            // Nothing of this sending can stand, but an earlier one may.
+            StoreError::NotReached { .. } => {
+                if unanswered.is_none() && Instant::now() + PAUSE >= until {
+                    return Err(error);
+                }
+            }
+            StoreError::Refused { .. } | StoreError::Credentials { .. } | StoreError::Compacted(_) => {
+                return Err(unanswered.unwrap_or(error));
+            }
+        }
+        if Instant::now() + PAUSE >= deadline {
+            return Err(unanswered.unwrap_or_else(|| too_late(deadline)));
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// The revision of our own change, if the else-branch shows it.
+fn own_change(txn: &Txn, snapshot: &Snapshot) -> Option<Revision> {
+    let (key, value) = txn.writes.iter().find_map(|write| match write {
+        Write::Put(key, value) => Some((key, value)),
+        Write::Delete(_) => None,
+    })?;
+    (0..snapshot.found.len())
+        .flat_map(|index| snapshot.entries(index))
+        .find(|entry| entry.key == *key && entry.value == *value)
+        .map(|entry| entry.revision)
+}

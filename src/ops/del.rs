@@ -1,0 +1,210 @@
+//! The end of a sandbox: DEL, GC, the journal. The container is compared before anything changes: a late DEL of an
+//! old sandbox never touches its successor. Unknown is success.
+
+use std::collections::BTreeSet;
+
+use super::{Change, Clock, Context, Log, Refusal, commit, commit::Sent};
+use crate::{
+    domain::{
+        lease::{Holder, Lease, LeaseId},
+        names::{ClusterName, ContainerId, IfName, NetworkName, NodeName},
+    },
+    store::{
+        Read, Revision, Store, changes, keys,
+        keys::AttachmentId,
+        record::{self, RecordError, Stored},
+    },
+};
+
+/// Attachments of one page.
+const PAGE: u32 = 1000;
+
+/// Whose end it is: (network, container, interface), with the holder as a second way to find it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Del {
+    /// The cluster.
+    pub cluster: ClusterName,
+    /// The node.
+    pub node: NodeName,
+    /// The CNI network's name.
+    pub network: NetworkName,
+    /// `CNI_CONTAINERID`.
+    pub container: ContainerId,
+    /// `CNI_IFNAME`.
+    pub ifname: IfName,
+    /// The pod, if the caller named it.
+    pub holder: Option<Holder>,
+}
+
+/// How it ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct End {
+    /// The lease that was ended; `None`: nothing of this container.
+    pub lease: Option<LeaseId>,
+    /// The store's revision.
+    pub revision: Revision,
+}
+
+/// Ends the lease of a container, if it is still its own.
+///
+/// # Errors
+/// The store's, and a record newer than this binary: the caller journals both.
+pub async fn del<S: Store, W, C: Clock, L: Log>(
+    ctx: &Context<'_, S, W, C, L>,
+    request: &Del,
+    why: &str,
+) -> Result<End, Refusal> {
+    loop {
+        let (lease, revision) = find(ctx, request).await?;
+        let Some(lease) = lease else { return Ok(End { lease: None, revision }) };
+        if let Some(revision) = unbind(ctx, &lease, why).await? {
+            return Ok(End { lease: Some(lease.value.id), revision });
+        }
+    }
+}
+
+/// The same, for a caller that has nothing but a container's name: the journal.
+///
+/// # Errors
+/// As [`del`].
+pub async fn end_by_container<S: Store, W, C: Clock, L: Log>(
+    ctx: &Context<'_, S, W, C, L>,
+    request: &Del,
+) -> Result<End, Refusal> {
+    del(ctx, request, "DEL, from the node's journal").await
+}
+
+async fn unbind<S: Store, W, C: Clock, L: Log>(
+    ctx: &Context<'_, S, W, C, L>,
+    lease: &Stored<Lease>,
+    why: &str,
+) -> Result<Option<Revision>, Refusal> {
+    let txn = changes::unbind(lease, false, ctx.clock.now());
+    match commit::surely(ctx.store, &txn, ctx.deadline).await? {
+        Sent::Applied(revision) => {
+            let what = match (lease.value.sticky, lease.value.reserved) {
+                (_, true) => "lease.reserved",
+                (true, false) => "lease.held",
+                (false, false) => "lease.released",
+            };
+            ctx.log.change(&Change {
+                what,
+                lease: Some(lease.value.id.clone()),
+                addresses: lease.value.addresses.iter().map(|a| a.address).collect(),
+                pool: lease.value.addresses.first().and_then(|a| a.pool.clone()),
+                container: lease.value.last().map(|stamp| stamp.container.clone()),
+                why: why.into(),
+            });
+            Ok(Some(revision))
+        }
+        // Whoever changed it: read again. Our own unanswered sending shows as a lease that is not bound to us.
+        Sent::Conflict(_) => Ok(None),
+    }
+}
+
+/// The lease that is bound to this container.
+async fn find<S: Store, W, C: Clock, L: Log>(
+    ctx: &Context<'_, S, W, C, L>,
+    request: &Del,
+) -> Result<(Option<Stored<Lease>>, Revision), Refusal> {
+    let attachment = keys::attachment(&AttachmentId {
+        cluster: request.cluster.clone(),
+        node: request.node.clone(),
+        network: request.network.clone(),
+        container: request.container.clone(),
+        ifname: request.ifname.clone(),
+    });
+    let id = |holder: Holder| LeaseId {
+        cluster: request.cluster.clone(),
+        holder,
+        network: request.network.clone(),
+        ifname: request.ifname.clone(),
+    };
+    let mut ids: Vec<LeaseId> = request.holder.iter().cloned().map(id).collect();
+    let container = id(Holder::Container(request.container.clone()));
+    if !ids.contains(&container) {
+        ids.push(container);
+    }
+    let mut reads = vec![Read::Get(attachment)];
+    reads.extend(ids.iter().map(|id| Read::Get(keys::lease(id))));
+    let snapshot = commit::read(ctx.store, &reads, None, ctx.deadline).await?;
+    let named = match snapshot.entry(0).map(record::decode_pointer) {
+        Some(Ok(named)) => Some(named),
+        Some(Err(error)) => {
+            ctx.log.note(&error.to_string());
+            None
+        }
+        None => None,
+    };
+    for at in 1..reads.len() {
+        if let Some(lease) = ours(ctx, request, snapshot.entry(at))? {
+            return Ok((Some(lease), snapshot.revision));
+        }
+    }
+    let Some(named) = named.filter(|named| !ids.contains(named)) else {
+        return Ok((None, snapshot.revision));
+    };
+    let more = commit::read(ctx.store, &[Read::Get(keys::lease(&named))], None, ctx.deadline).await?;
+    Ok((ours(ctx, request, more.entry(0))?, more.revision))
+}
+
+fn ours<S, W, C, L: Log>(
+    ctx: &Context<'_, S, W, C, L>,
+    request: &Del,
+    entry: Option<&crate::store::Entry>,
+) -> Result<Option<Stored<Lease>>, Refusal> {
+    let Some(entry) = entry else { return Ok(None) };
+    match record::decode_lease(entry) {
+        Ok(lease) => Ok(Some(lease).filter(|lease| lease.value.is_bound_to(&request.container))),
+        Err(error @ RecordError::Newer { .. }) => Err(error.into()),
+        // Never deleted silently: `leasehold check` shows it.
+        Err(error @ RecordError::Invalid { .. }) => {
+            ctx.log.note(&error.to_string());
+            Ok(None)
+        }
+    }
+}
+
+/// GC: ends every attachment of this network on this node that is not in `valid`. Goes on after a failure.
+///
+/// # Errors
+/// The first failure, after everything was tried.
+pub async fn collect<S: Store, W, C: Clock, L: Log>(
+    ctx: &Context<'_, S, W, C, L>,
+    network: &NetworkName,
+    valid: &BTreeSet<(ContainerId, IfName)>,
+) -> Result<Revision, Refusal> {
+    let mut span = keys::attachments_of(&ctx.node.cluster, &ctx.node.node, network);
+    let mut failure = None;
+    let mut last = Revision::default();
+    loop {
+        let read = Read::List { span: span.clone(), keys_only: false, limit: Some(PAGE) };
+        let page = commit::read(ctx.store, &[read], None, ctx.deadline).await?;
+        last = last.max(page.revision);
+        for entry in page.entries(0) {
+            let Some(id) = keys::parse_attachment(&entry.key) else { continue };
+            if valid.contains(&(id.container.clone(), id.ifname.clone())) {
+                continue;
+            }
+            let holder = record::decode_pointer(entry).ok().map(|lease| lease.holder);
+            let request = Del {
+                cluster: id.cluster,
+                node: id.node,
+                network: id.network,
+                container: id.container,
+                ifname: id.ifname,
+                holder,
+            };
+            match del(ctx, &request, "GC").await {
+                Ok(end) => last = last.max(end.revision),
+                Err(error) => {
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        match page.entries(0).last() {
+            Some(entry) if page.entries(0).len() >= PAGE as usize => span = span.after(&entry.key),
+            Some(_) | None => return failure.map_or(Ok(last), Err),
+        }
+    }
+}

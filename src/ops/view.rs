@@ -1,0 +1,139 @@
+//! What an ADD reads before it decides: one transaction for all that its names lead to, one more for the pool
+//! documents that the index named.
+
+use super::{Context, Refusal, commit};
+use crate::{
+    domain::{
+        lease::{Lease, LeaseId},
+        names::{PoolName, WorkloadName},
+        pool::{Pool, Serve},
+        select::{self, Asked, Caller, Looked, Unusable},
+    },
+    ops::Memory,
+    store::{
+        Compare, Entry, Read, Revision, Snapshot, Store, keys,
+        record::{self, Frozen, Meta, RecordError, Stored},
+    },
+};
+
+/// Questions of one read: below etcd's 128 operations.
+const QUESTIONS: usize = 100;
+
+/// What an ADD saw.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) revision: Revision,
+    pub(crate) meta: Meta,
+    pub(crate) frozen: Option<Frozen>,
+    pub(crate) lease: Option<Stored<Lease>>,
+    pub(crate) workload: Option<WorkloadName>,
+    pub(crate) pools: Vec<(PoolName, Result<Stored<Pool>, Unusable>)>,
+}
+
+impl View {
+    /// The pools without their revisions, as the selection takes them.
+    pub(crate) fn looked(&self) -> Vec<(PoolName, Looked)> {
+        self.pools
+            .iter()
+            .map(|(name, pool)| (name.clone(), pool.clone().map(|stored| stored.value)))
+            .collect()
+    }
+
+    pub(crate) fn pool(&self, name: &PoolName) -> Option<&Stored<Pool>> {
+        self.pools.iter().find(|(known, _)| known == name).and_then(|(_, pool)| pool.as_ref().ok())
+    }
+
+    /// The compare that a commit resting on this pool needs.
+    pub(crate) fn guard(&self, name: &PoolName) -> Option<Compare> {
+        self.pool(name).map(crate::store::changes::pool_as_read)
+    }
+}
+
+fn pool_of(name: &PoolName, entry: Option<&Entry>) -> Result<Result<Stored<Pool>, Unusable>, RecordError> {
+    let Some(entry) = entry else { return Ok(Err(Unusable::Missing)) };
+    debug_assert_eq!(keys::pool(name), entry.key);
+    match record::decode_pool(entry) {
+        Ok(pool) => Ok(Ok(pool)),
+        Err(error @ RecordError::Newer { .. }) => Err(error),
+        Err(error @ RecordError::Invalid { .. }) => Ok(Err(Unusable::Invalid { reason: error.to_string() })),
+    }
+}
+
+/// Reads what concerns this caller. `serves` is empty for inline ranges: nobody looks a workload up then.
+pub(crate) async fn read<S: Store, W, C, L>(
+    ctx: &Context<'_, S, W, C, L>,
+    id: &LeaseId,
+    caller: &Caller,
+    asked: Option<&Asked>,
+    inline: bool,
+) -> Result<View, Refusal> {
+    let serves: Vec<Serve> = if inline { Vec::new() } else { caller.serves() };
+    let asked: &[PoolName] = if inline { &[] } else { asked.map_or(&[], |asked| &asked.pools) };
+    let mut reads = vec![
+        Read::Get(keys::meta()),
+        Read::Get(keys::frozen()),
+        Read::Get(keys::cluster(&caller.cluster)),
+        Read::Get(keys::lease(id)),
+    ];
+    let first_serve = reads.len();
+    reads.extend(serves.iter().map(|serve| Read::keys(keys::serve_of(serve))));
+    let first_pool = reads.len();
+    reads.extend(asked.iter().map(|name| Read::Get(keys::pool(name))));
+    let snapshot = questions(ctx, &reads).await?;
+
+    let meta = record::decode_meta(snapshot.entry(0).ok_or(Refusal::Empty)?)?;
+    let frozen = snapshot.entry(1).map(record::decode_frozen);
+    snapshot.entry(2).ok_or_else(|| Refusal::Unregistered(caller.cluster.clone()))?;
+    let lease = snapshot.entry(3).map(record::decode_lease).transpose()?;
+    let index: Vec<(Serve, PoolName)> = (first_serve..first_pool)
+        .flat_map(|at| snapshot.entries(at))
+        .filter_map(|entry| keys::parse_serve(&entry.key))
+        .collect();
+    let mut pools = Vec::new();
+    for (at, name) in asked.iter().enumerate() {
+        pools.push((name.clone(), pool_of(name, snapshot.entry(first_pool + at))?));
+    }
+
+    let mut missing: Vec<PoolName> = Vec::new();
+    let of_lease = lease.iter().flat_map(|lease| &lease.value.addresses).filter_map(|a| a.pool.as_ref());
+    for name in index.iter().map(|(_, name)| name).chain(of_lease) {
+        if !missing.contains(name) && !pools.iter().any(|(known, _)| known == name) {
+            missing.push(name.clone());
+        }
+    }
+    if !missing.is_empty() {
+        let reads: Vec<Read> = missing.iter().map(|name| Read::Get(keys::pool(name))).collect();
+        let more = questions(ctx, &reads).await?;
+        for (at, name) in missing.into_iter().enumerate() {
+            let pool = pool_of(&name, more.entry(at))?;
+            pools.push((name, pool));
+        }
+    }
+    let workload = select::workload_of(caller, &index);
+    Ok(View { revision: snapshot.revision, meta, frozen, lease, workload, pools })
+}
+
+async fn questions<S: Store, W, C, L>(
+    ctx: &Context<'_, S, W, C, L>,
+    reads: &[Read],
+) -> Result<Snapshot, Refusal> {
+    let mut all: Option<Snapshot> = None;
+    for chunk in reads.chunks(QUESTIONS) {
+        let part = commit::read(ctx.store, chunk, all.as_ref().map(|s| s.revision), ctx.deadline).await?;
+        match &mut all {
+            Some(all) => all.found.extend(part.found),
+            None => all = Some(part),
+        }
+    }
+    Ok(all.unwrap_or(Snapshot { revision: Revision(0), found: Vec::new() }))
+}
+
+/// Did the store go back? Then it was restored from a snapshot, and addresses that it believes free may be in use.
+pub(crate) fn went_back(memory: &Memory, meta: &Meta, revision: Revision) -> Option<String> {
+    (memory.store.as_ref() == Some(&meta.store) && revision < memory.revision).then(|| {
+        format!(
+            "the store went back from revision {} to {}: restored? run `leasehold adopt`, then `leasehold thaw`",
+            memory.revision.0, revision.0
+        )
+    })
+}
