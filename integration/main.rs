@@ -4,4 +4,5 @@
 //! `SKIPPED` and why; with CI set that is a failure.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod layering;
 mod support;
