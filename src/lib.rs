@@ -3,6 +3,7 @@
 pub mod cni;
 pub mod config;
 pub mod domain;
+pub mod journal;
 pub mod ops;
 pub mod probe;
 pub mod store;

@@ -32,7 +32,10 @@ pub async fn check<S: Store, W, C, L>(
             return Err(Refusal::Check(text));
         }
         None => {
-            return Err(Refusal::Check(format!("the lease of {id} is {}, not bound", lease.state().as_str())));
+            return Err(Refusal::Check(format!(
+                "the lease of {id} is {}, not bound",
+                lease.state().as_str()
+            )));
         }
     }
     let Some(believed) = believed else { return Ok(()) };

@@ -13,6 +13,7 @@ mod check;
 pub mod commit;
 mod del;
 mod find;
+pub mod replay;
 mod view;
 
 use std::{fmt, net::IpAddr, time::Duration};

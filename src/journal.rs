@@ -1,0 +1,409 @@
+//! What a node keeps on its own disk: DELs that the store did not take yet, and how far it has seen the store.
+//!
+//! A journal entry is one file per attachment, written to the disk before it counts, and locked while somebody
+//! works on it. It only says that a container is gone; replaying it compares the container, so an old entry harms
+//! nobody. It is tied to the store's ID: after a restore with a new one it means nothing.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::domain::{
+    lease::Holder,
+    names::{ClusterName, ContainerId, IfName, Namespace, NetworkName, NodeName, PodName, StoreId},
+};
+
+/// The version of the files.
+const VERSION: u64 = 1;
+/// How often a lock is tried, and how long between: a replayer holds it for one store call.
+const LOCK_TRIES: u32 = 250;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// A container whose lease is to be ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Entry {
+    /// The cluster.
+    pub cluster: ClusterName,
+    /// The store's ID, if this node ever saw it.
+    pub store: Option<StoreId>,
+    /// The node.
+    pub node: NodeName,
+    /// The CNI network's name.
+    pub network: NetworkName,
+    /// `CNI_CONTAINERID`.
+    pub container: ContainerId,
+    /// `CNI_IFNAME`.
+    pub ifname: IfName,
+    /// Whose lease it was, if the caller said.
+    pub holder: Option<Holder>,
+    /// Why it is here.
+    pub why: String,
+    /// When, as RFC 3339.
+    pub at: String,
+}
+
+/// The journal of a node: a folder.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    folder: PathBuf,
+}
+
+/// An entry that this process works on.
+#[derive(Debug)]
+pub struct Locked {
+    /// What it says; `None`: it cannot be read.
+    pub entry: Option<Entry>,
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Locked {
+    /// It is done.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn remove(self) -> io::Result<()> {
+        fs::remove_file(&self.path)
+    }
+
+    /// Its file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Journal {
+    /// The journal in a node's state folder. Nothing is made before the first entry.
+    #[must_use]
+    pub fn new(state: &Path) -> Self {
+        Self { folder: state.join("journal") }
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn path(&self, network: &NetworkName, container: &ContainerId, ifname: &IfName) -> PathBuf {
+        let mut hash = Sha256::new();
+        for part in [network.as_str(), container.as_str(), ifname.as_str()] {
+            hash.update(part.as_bytes());
+            hash.update([0]);
+        }
+        let name: String = hash.finalize().iter().take(20).map(|byte| format!("{byte:02x}")).collect();
+        self.folder.join(format!("{name}.json"))
+    }
+
+    /// Writes an entry; it is on the disk when this returns.
+    ///
+    /// # Errors
+    /// The file system's: then nothing was promised.
+    pub fn write(&self, entry: &Entry) -> io::Result<()> {
+        make_folder(&self.folder)?;
+        let path = self.path(&entry.network, &entry.container, &entry.ifname);
+        let text = json!({
+            "v": VERSION,
+            "cluster": entry.cluster.as_str(),
+            "store": entry.store.as_ref().map(StoreId::as_str),
+            "node": entry.node.as_str(),
+            "network": entry.network.as_str(),
+            "container": entry.container.as_str(),
+            "ifname": entry.ifname.as_str(),
+            "holder": entry.holder.as_ref().map(ToString::to_string),
+            "why": entry.why,
+            "at": entry.at,
+        });
+        replace(&path, format!("{text}\n").as_bytes(), true)
+    }
+
+    /// The files of all entries, oldest first.
+    ///
+    /// # Errors
+    /// The file system's; a folder that does not exist holds nothing.
+    pub fn list(&self) -> io::Result<Vec<PathBuf>> {
+        let entries = match fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let path = entry.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                let written =
+                    entry.metadata().map(|meta| (meta.mtime(), meta.mtime_nsec())).unwrap_or_default();
+                files.push((written, path));
+            }
+        }
+        files.sort();
+        Ok(files.into_iter().map(|(_, path)| path).collect())
+    }
+
+    /// Locks one entry. `None`: it is gone, or somebody else works on it.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn lock(&self, path: &Path) -> io::Result<Option<Locked>> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        // Removed or written anew between open and lock: this lock is of a file that is no entry any more.
+        if !is_same(&file, path)? {
+            return Ok(None);
+        }
+        let entry = fs::read_to_string(path).ok().and_then(|text| parse(&text));
+        Ok(Some(Locked { entry, path: path.to_owned(), _lock: file }))
+    }
+
+    /// Removes the entry of an attachment that is added again: its last life's DEL must not end this one. Waits for
+    /// whoever replays it.
+    ///
+    /// # Errors
+    /// The file system's, or the lock could not be had.
+    pub fn cancel(
+        &self,
+        network: &NetworkName,
+        container: &ContainerId,
+        ifname: &IfName,
+    ) -> io::Result<bool> {
+        let path = self.path(network, container, ifname);
+        for _ in 0..LOCK_TRIES {
+            if !path.exists() {
+                return Ok(false);
+            }
+            if let Some(locked) = self.lock(&path)? {
+                locked.remove()?;
+                return Ok(true);
+            }
+            thread::sleep(LOCK_PAUSE);
+        }
+        Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("{} is locked by another process", path.display()),
+        ))
+    }
+
+    /// Does the node wait to say anything to the store?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list().is_ok_and(|files| files.is_empty())
+    }
+}
+
+fn parse(text: &str) -> Option<Entry> {
+    let value: Value = serde_json::from_str(text).ok()?;
+    if value.get("v")?.as_u64()? > VERSION {
+        return None;
+    }
+    let text = |field: &str| value.get(field).and_then(Value::as_str);
+    let holder = match text("holder") {
+        None => None,
+        Some(holder) => {
+            let (namespace, name) = holder.split_once('/')?;
+            Some(if namespace == "_" {
+                Holder::Container(ContainerId::new(name).ok()?)
+            } else {
+                Holder::Pod { namespace: Namespace::new(namespace).ok()?, name: PodName::new(name).ok()? }
+            })
+        }
+    };
+    Some(Entry {
+        cluster: ClusterName::new(text("cluster")?).ok()?,
+        store: text("store").and_then(|id| StoreId::new(id).ok()),
+        node: NodeName::new(text("node")?).ok()?,
+        network: NetworkName::new(text("network")?).ok()?,
+        container: ContainerId::new(text("container")?).ok()?,
+        ifname: IfName::new(text("ifname")?).ok()?,
+        holder,
+        why: text("why").unwrap_or_default().to_owned(),
+        at: text("at").unwrap_or_default().to_owned(),
+    })
+}
+
+fn is_same(file: &File, path: &Path) -> io::Result<bool> {
+    let ours = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(now) => Ok((now.dev(), now.ino()) == (ours.dev(), ours.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A folder that only root reads: what stands in it decides about addresses.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Writes a file whole or not at all.
+fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
+    let temporary = path.with_extension(format!("tmp{}", std::process::id()));
+    let write = || {
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(bytes)?;
+        if durable {
+            file.sync_all()?;
+        }
+        fs::rename(&temporary, path)?;
+        if durable && let Some(folder) = path.parent() {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(())
+    };
+    write().inspect_err(|_: &io::Error| {
+        let _ = fs::remove_file(&temporary);
+    })
+}
+
+/// How far this node has seen the store: an ID, and the highest revision.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    path: PathBuf,
+}
+
+impl Sight {
+    /// The sight in a node's state folder.
+    #[must_use]
+    pub fn new(state: &Path) -> Self {
+        Self { path: state.join("store.json") }
+    }
+
+    /// What was seen last; nothing, if nothing was, or the file cannot be read.
+    #[must_use]
+    pub fn load(&self) -> (Option<StoreId>, i64) {
+        let Some(value) =
+            fs::read_to_string(&self.path).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok())
+        else {
+            return (None, 0);
+        };
+        let store = value.get("store").and_then(Value::as_str).and_then(|id| StoreId::new(id).ok());
+        (store, value.get("revision").and_then(Value::as_i64).unwrap_or(0))
+    }
+
+    /// Remembers. Not made durable: after a crash the node knows a little less, which is safe.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn save(&self, store: &StoreId, revision: i64) -> io::Result<()> {
+        let (known, highest) = self.load();
+        if known.as_ref() == Some(store) && highest >= revision {
+            return Ok(());
+        }
+        if let Some(folder) = self.path.parent() {
+            make_folder(folder)?;
+        }
+        let text = json!({"v": VERSION, "store": store.as_str(), "revision": revision});
+        replace(&self.path, format!("{text}\n").as_bytes(), false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("leasehold-journal-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        path
+    }
+
+    fn entry(container: &str) -> Entry {
+        Entry {
+            cluster: ClusterName::new("prod").unwrap(),
+            store: Some(StoreId::new("s1").unwrap()),
+            node: NodeName::new("n1").unwrap(),
+            network: NetworkName::new("lan").unwrap(),
+            container: ContainerId::new(container).unwrap(),
+            ifname: IfName::new("eth0").unwrap(),
+            holder: Some(Holder::Pod {
+                namespace: Namespace::new("shop").unwrap(),
+                name: PodName::new("db-0").unwrap(),
+            }),
+            why: "the store was down".into(),
+            at: "2026-01-01T00:00:00.000Z".into(),
+        }
+    }
+
+    #[test]
+    fn an_entry_comes_back_as_it_was_and_is_removed_once() {
+        let state = folder("back");
+        let journal = Journal::new(&state);
+        assert!(journal.is_empty());
+        journal.write(&entry("c1")).unwrap();
+        journal.write(&entry("c1")).unwrap();
+        let long = "x".repeat(500);
+        journal.write(&entry(&long)).unwrap();
+        let files = journal.list().unwrap();
+        assert_eq!(files.len(), 2);
+        let locked = journal.lock(&files[0]).unwrap().unwrap();
+        assert_eq!(locked.entry, Some(entry("c1")));
+        assert!(journal.lock(&files[0]).unwrap().is_none(), "it is locked");
+        locked.remove().unwrap();
+        assert!(journal.lock(&files[0]).unwrap().is_none(), "it is gone");
+        assert_eq!(journal.list().unwrap().len(), 1);
+        fs::remove_dir_all(&state).unwrap();
+    }
+
+    #[test]
+    fn an_add_of_the_same_attachment_cancels_and_waits_for_a_replayer() {
+        let state = folder("cancel");
+        let journal = Journal::new(&state);
+        let it = entry("c1");
+        assert!(!journal.cancel(&it.network, &it.container, &it.ifname).unwrap());
+        journal.write(&it).unwrap();
+        let locked = journal.lock(&journal.list().unwrap()[0]).unwrap().unwrap();
+        let other = journal.clone();
+        let (network, container, ifname) = (it.network.clone(), it.container.clone(), it.ifname.clone());
+        let waiting = thread::spawn(move || other.cancel(&network, &container, &ifname).unwrap());
+        thread::sleep(Duration::from_millis(50));
+        assert!(!waiting.is_finished());
+        drop(locked);
+        assert!(waiting.join().unwrap());
+        assert!(journal.is_empty());
+        fs::remove_dir_all(&state).unwrap();
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_read_is_shown_and_kept() {
+        let state = folder("bad");
+        let journal = Journal::new(&state);
+        journal.write(&entry("c1")).unwrap();
+        let file = journal.list().unwrap().remove(0);
+        fs::write(&file, "{").unwrap();
+        assert_eq!(journal.lock(&file).unwrap().unwrap().entry, None);
+        assert!(file.exists());
+        fs::remove_dir_all(&state).unwrap();
+    }
+
+    #[test]
+    fn the_sight_never_goes_back_for_one_store() {
+        let state = folder("sight");
+        let sight = Sight::new(&state);
+        let (one, two) = (StoreId::new("s1").unwrap(), StoreId::new("s2").unwrap());
+        assert_eq!(sight.load(), (None, 0));
+        sight.save(&one, 5).unwrap();
+        sight.save(&one, 3).unwrap();
+        assert_eq!(sight.load(), (Some(one), 5));
+        sight.save(&two, 1).unwrap();
+        assert_eq!(sight.load(), (Some(two), 1));
+        fs::remove_dir_all(&state).unwrap();
+    }
+}

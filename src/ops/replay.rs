@@ -1,0 +1,120 @@
+//! The node's journal is told to the store.
+
+use std::{io, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{Clock, Context, Del, Log, Refusal, end_by_container};
+use crate::{
+    domain::names::StoreId,
+    journal::{Entry, Journal},
+    store::{Read, Store, StoreError, keys, record},
+};
+
+/// Entries that one run replays beside its own work.
+pub const SOME: usize = 64;
+/// And for how long.
+pub const A_WHILE: Duration = Duration::from_millis(500);
+
+/// What a replay did.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Replayed {
+    /// Entries that were told, and are gone.
+    pub done: usize,
+    /// Of these, how many still had a lease.
+    pub ended: usize,
+    /// Entries that stay: of another store or cluster, unreadable, refused, or beyond the limit.
+    pub left: usize,
+    /// What the first of them said.
+    pub trouble: Option<String>,
+}
+
+/// Replays up to `most` entries until `until`. A failure of the store ends it: what stays is replayed later.
+///
+/// # Errors
+/// The journal's folder cannot be read, or the store's.
+pub async fn replay<S: Store, W, C: Clock, L: Log>(
+    ctx: &Context<'_, S, W, C, L>,
+    journal: &Journal,
+    most: usize,
+    until: Instant,
+) -> Result<Replayed, Trouble> {
+    let files = journal.list().map_err(Trouble::Journal)?;
+    let mut out = Replayed::default();
+    if files.is_empty() {
+        return Ok(out);
+    }
+    let store = store_id(ctx).await.map_err(Trouble::Store)?;
+    for (at, file) in files.iter().enumerate() {
+        if at >= most || Instant::now() >= until {
+            out.left += files.len() - at;
+            break;
+        }
+        let Some(locked) = journal.lock(file).map_err(Trouble::Journal)? else { continue };
+        let entry = match meant(locked.entry.as_ref(), ctx, store.as_ref()) {
+            Ok(entry) => entry,
+            Err(reason) => {
+                out.left += 1;
+                out.trouble.get_or_insert(format!("{}: {reason}", file.display()));
+                continue;
+            }
+        };
+        let request = Del {
+            cluster: entry.cluster.clone(),
+            node: entry.node.clone(),
+            network: entry.network.clone(),
+            container: entry.container.clone(),
+            ifname: entry.ifname.clone(),
+            holder: entry.holder.clone(),
+        };
+        match end_by_container(ctx, &request).await {
+            Ok(end) => {
+                out.done += 1;
+                out.ended += usize::from(end.lease.is_some());
+                locked.remove().map_err(Trouble::Journal)?;
+            }
+            Err(Refusal::Store(error @ (StoreError::NotReached { .. } | StoreError::Unanswered { .. }))) => {
+                return Err(Trouble::Store(error.into()));
+            }
+            Err(error) => {
+                out.left += 1;
+                out.trouble.get_or_insert(format!("{}: {error}", file.display()));
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Why a replay stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// The folder or a file of the journal.
+    #[error("the journal cannot be read: {0}")]
+    Journal(#[source] io::Error),
+    /// The store.
+    #[error(transparent)]
+    Store(Refusal),
+}
+
+async fn store_id<S: Store, W, C, L>(ctx: &Context<'_, S, W, C, L>) -> Result<Option<StoreId>, Refusal> {
+    let snapshot = super::commit::read(ctx.store, &[Read::Get(keys::meta())], None, ctx.deadline).await?;
+    Ok(snapshot.entry(0).map(record::decode_meta).transpose()?.map(|meta| meta.store))
+}
+
+/// The entry, if it is meant for this store.
+fn meant<'e, S, W, C, L>(
+    entry: Option<&'e Entry>,
+    ctx: &Context<'_, S, W, C, L>,
+    store: Option<&StoreId>,
+) -> Result<&'e Entry, String> {
+    let Some(entry) = entry else { return Err("cannot be read; look at it, then delete it".into()) };
+    if entry.cluster != ctx.node.cluster {
+        return Err(format!("is of cluster {}, this node is of {}", entry.cluster, ctx.node.cluster));
+    }
+    match (&entry.store, store) {
+        (Some(known), Some(now)) if known != now => {
+            Err(format!("is of store {known}, this is {now}: after a restore it means nothing; delete it"))
+        }
+        (Some(_) | None, Some(_) | None) => Ok(entry),
+    }
+}
