@@ -1286,6 +1286,7 @@ mod tests {
         add("K8S_POD_NAME=a;K8S_POD_NAMESPACE=").fails(4, "K8S_POD_NAMESPACE is missing");
         add("K8S_POD_NAMESPACE=a;K8S_POD_NAME=b/c").fails(4, "K8S_POD_NAME");
         add("K8S_POD_UID=a b").fails(4, "K8S_POD_UID");
+        assert_eq!(add("K8S_POD_UID=a=b").attachment().uid, Some(Uid::new("a=b").unwrap()));
         let container = Holder::Container(ContainerId::new("c1").unwrap());
         for none in ["", "IgnoreUnknown=1", "K8S_POD_NAMESPACE=;K8S_POD_NAME="] {
             assert_eq!(add(none).attachment().holder, container);
