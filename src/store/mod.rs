@@ -14,6 +14,7 @@
 //! and sorting by the server.
 
 pub mod changes;
+pub mod etcd;
 pub mod keys;
 pub mod record;
 #[cfg(any(test, feature = "testing"))]
