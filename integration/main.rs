@@ -5,4 +5,5 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod layering;
+mod store_etcd;
 mod support;
