@@ -87,7 +87,11 @@ impl Endpoint {
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         let bad = || EndpointError::Host(text.to_owned());
         let uri: tonic::transport::Uri = format!("http://{authority}").parse().map_err(|_| bad())?;
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(bad)?;
+        let usual = |host: &&str| {
+            !host.is_empty()
+                && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-[:]".contains(&byte))
+        };
+        let host = uri.host().filter(usual).ok_or_else(bad)?;
         let port = uri.port().map(|port| port.as_u16());
         let plain = match port {
             Some(port) => format!("{host}:{port}"),
@@ -551,4 +555,72 @@ fn entry(prefix: &str, pair: KeyValue) -> Option<Entry> {
 
 fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn case(text: &str, certificates: bool, expected: Result<&str, &str>) {
+        let found = Endpoint::parse(text).map(|endpoint| endpoint.url(certificates));
+        assert_eq!(
+            found.map_err(|error| error.to_string()).as_deref(),
+            expected.map_err(String::from).as_deref()
+        );
+    }
+
+    #[test]
+    fn an_endpoint_is_a_url_or_host_and_port() {
+        case("https://10.0.0.1:2379", false, Ok("https://10.0.0.1:2379"));
+        case("HTTP://etcd-0.example:1/", true, Ok("http://etcd-0.example:1"));
+        case(" 10.0.0.1:2379 ", false, Ok("http://10.0.0.1:2379"));
+        case("10.0.0.1", true, Ok("https://10.0.0.1:2379"));
+        case("[fd00::1]:2379", false, Ok("http://[fd00::1]:2379"));
+        case("https://[fd00::1]", false, Ok("https://[fd00::1]:2379"));
+        case("unix:///run/etcd", false, Err("endpoint \"unix:///run/etcd\" is neither http:// nor https://"));
+        case(
+            "https://root:secret@10.0.0.1",
+            false,
+            Err("an endpoint has a user name in it; use username and passwordFile"),
+        );
+        for text in [
+            "", "https://", ":2379", "a:b", "a:0", "a:65536", "a:", "fd00::1", "a/b", "a?b", "a#b", "a b",
+            "a,b:1", "a:1,b:1",
+        ] {
+            case(text, false, Err(&format!("endpoint {text:?} is not HOST:PORT")));
+        }
+    }
+
+    #[test]
+    fn a_secret_does_not_show() {
+        let password = Password::new("sesame");
+        assert_eq!(format!("{password:?}"), "Password(…)");
+    }
+
+    #[track_caller]
+    fn refused(endpoints: &[&str], tls: TlsFiles, expected: &str) {
+        let settings = EtcdSettings {
+            endpoints: endpoints.iter().map(|text| Endpoint::parse(text).unwrap()).collect(),
+            prefix: "/leasehold".into(),
+            tls,
+            login: None,
+        };
+        assert_eq!(EtcdStore::open(settings).unwrap_err().to_string(), expected);
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_refused_at_once() {
+        let none = TlsFiles::default();
+        refused(&[], none.clone(), "store not reached: no endpoint is configured");
+        refused(
+            &["http://a", "https://b"],
+            none.clone(),
+            "cacert: a CA file is needed to check the certificate of https://b:2379",
+        );
+        let cert = TlsFiles { cert: Some("/c".into()), ..none.clone() };
+        refused(&["https://b"], cert, "/c: no key is configured for this certificate");
+        let key = TlsFiles { key: Some("/k".into()), ..none };
+        refused(&["https://b"], key, "/k: no certificate is configured for this key");
+    }
 }

@@ -277,8 +277,9 @@ fn moment(bytes: &[u8]) -> Option<(Timestamp, &[u8])> {
         0,
     )
     .ok()?;
-    let at = civil.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp();
-    Some((Timestamp(at.as_millisecond()), after))
+    // "Never" is written as the last second of 9999, which is later than jiff can say.
+    let at = civil.to_zoned(jiff::tz::TimeZone::UTC).map_or(jiff::Timestamp::MAX, |zoned| zoned.timestamp());
+    Some((Timestamp(at.as_second().saturating_mul(1000)), after))
 }
 
 fn timestamp(time: UnixTime) -> Timestamp {
@@ -288,4 +289,73 @@ fn timestamp(time: UnixTime) -> Timestamp {
 fn day(at: Timestamp) -> String {
     jiff::Timestamp::from_millisecond(at.0)
         .map_or_else(|_| "an impossible date".to_owned(), |at| at.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tagged(tag: u8, inside: &[u8]) -> Vec<u8> {
+        let length = inside.len();
+        let mut out = vec![tag];
+        match u8::try_from(length) {
+            Ok(short) if short < 0x80 => out.push(short),
+            _ => out.extend([0x82, u8::try_from(length >> 8).unwrap(), u8::try_from(length & 0xff).unwrap()]),
+        }
+        [out, inside.to_vec()].concat()
+    }
+
+    fn certificate(version: bool, times: [(u8, &str); 2]) -> Vec<u8> {
+        let validity = times.map(|(tag, text)| tagged(tag, text.as_bytes())).concat();
+        let mut fields = if version { tagged(0xa0, &tagged(2, &[2])) } else { Vec::new() };
+        for part in [tagged(2, &[7; 20]), tagged(0x30, &[]), tagged(0x30, &[1; 300]), tagged(0x30, &validity)]
+        {
+            fields.extend(part);
+        }
+        tagged(0x30, &[tagged(0x30, &fields), tagged(0x30, &[])].concat())
+    }
+
+    #[track_caller]
+    fn case(times: [(u8, &str); 2], expected: Option<[&str; 2]>) {
+        for version in [true, false] {
+            let found = validity(&certificate(version, times));
+            assert_eq!(
+                found.map(|(from, to)| [day(from), day(to)]),
+                expected.map(|both| both.map(Into::into))
+            );
+        }
+    }
+
+    #[test]
+    fn dates_of_both_kinds_are_read() {
+        case(
+            [(0x17, "260102030405Z"), (0x17, "491231235959Z")],
+            Some(["2026-01-02T03:04:05Z", "2049-12-31T23:59:59Z"]),
+        );
+        case(
+            [(0x17, "500101000000Z"), (0x18, "99991231235959Z")],
+            Some(["1950-01-01T00:00:00Z", "9999-12-30T22:00:00Z"]),
+        );
+        case([(0x17, "260102030405Z"), (0x17, "261332030405Z")], None);
+        case([(0x17, "2601020304Z"), (0x17, "260102030405Z")], None);
+        case([(0x17, "260102030405+0100"), (0x17, "260102030405Z")], None);
+        case([(0x18, "2026010203040é"), (0x17, "260102030405Z")], None);
+        case([(0x04, "260102030405Z"), (0x17, "260102030405Z")], None);
+    }
+
+    #[test]
+    fn a_certificate_that_is_cut_or_bent_has_no_dates_and_does_no_harm() {
+        let whole = certificate(true, [(0x17, "260102030405Z"), (0x18, "99991231235959Z")]);
+        assert!(validity(&whole).is_some());
+        for length in 0..whole.len() {
+            assert_eq!(validity(&whole[..length]), None);
+        }
+        for place in 0..whole.len() {
+            for byte in 0..=u8::MAX {
+                let mut bent = whole.clone();
+                bent[place] = byte;
+                let _ = validity(&bent); // it may have dates still; it must not panic
+            }
+        }
+    }
 }
