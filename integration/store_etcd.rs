@@ -14,13 +14,14 @@ use leasehold::{
     store::{
         Compare, Entry, Found, Key, Outcome, Read, Revision, Span, Store, StoreError, Txn, Write,
         etcd::{Endpoint, EtcdSettings, EtcdStore, Login, Password, TlsFiles, check_files},
+        testing::Fixture,
     },
 };
 
 use crate::support::{
     etcd::{Etcd, ROOT, USER, certificates},
     folder::Folder,
-    parts::{Part, Version, require},
+    parts::{Part, Version, lacks, require},
     process::{eventually, run},
     proxy::{Fault, Proxy},
 };
@@ -98,6 +99,34 @@ async fn read_and_commit(store: &EtcdStore) -> Result<Outcome, StoreError> {
     store.read(&[Read::Get(key("v1/meta")), Read::Get(key("v1/frozen"))], None).await?;
     store.commit(&writes(vec![put("v1/x", "1")])).await
 }
+
+/// An etcd of its own for each body: they speak of revisions.
+async fn fixture(version: Version, auth: bool) -> Option<Fixture<EtcdStore>> {
+    if lacks(&[Part::Etcd(version)]) {
+        return None;
+    }
+    let options = Etcd::with(version);
+    let etcd = if auth { options.auth() } else { options }.start();
+    let endpoints = etcd.endpoints();
+    let store = if auth { with_user(&endpoints, USER) } else { open(&endpoints) };
+    Some(Fixture { store, keep: Box::new(etcd) })
+}
+
+async fn v34() -> Option<Fixture<EtcdStore>> {
+    fixture(Version::V34, false).await
+}
+
+async fn v36() -> Option<Fixture<EtcdStore>> {
+    fixture(Version::V36, false).await
+}
+
+async fn v36_with_a_user() -> Option<Fixture<EtcdStore>> {
+    fixture(Version::V36, true).await
+}
+
+leasehold::suite!(suite_3_4, super::v34);
+leasehold::suite!(suite_3_6, super::v36);
+leasehold::suite!(suite_3_6_with_a_user, super::v36_with_a_user);
 
 #[test]
 fn what_is_written_is_read_at_one_revision() {
