@@ -15,6 +15,7 @@
 //! | unconfirmed | the last container that had it was never DELed: somebody may still answer |
 
 pub mod addr;
+pub mod audit;
 pub mod choose;
 pub mod lease;
 pub mod names;
