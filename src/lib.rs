@@ -1,5 +1,6 @@
 //! Leasehold.
 
+pub mod admin;
 pub mod cni;
 pub mod config;
 pub mod domain;

@@ -17,6 +17,7 @@ pub mod changes;
 pub mod etcd;
 pub mod keys;
 pub mod record;
+pub mod repairs;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

@@ -1,0 +1,1 @@
+//! Which pool a pod gets an address from, and why.

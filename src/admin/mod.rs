@@ -1,0 +1,719 @@
+//! What an operator does to a store: every use case of the command line, generic over the store. No arguments are
+//! parsed here, nothing is printed, and the time comes in as an argument.
+//!
+//! | module | use cases |
+//! |---|---|
+//! | [`read`] | everything in a store at one revision, page by page |
+//! | [`pools`] | apply, create, diff, delete, list |
+//! | [`leases`] | list, show, reserve, move, release |
+//! | [`clusters`] | add, list, delete; freeze, thaw |
+//! | [`check`] | the audit, and what mends it |
+//! | [`explain`] | which pool a pod gets an address from, and why |
+
+pub mod check;
+pub mod clusters;
+pub mod explain;
+pub mod leases;
+pub mod pools;
+pub mod read;
+
+use std::{collections::HashMap, time::Duration};
+
+use thiserror::Error;
+
+use crate::{
+    domain::{
+        names::{ClusterName, DomainName},
+        pool::Fault,
+    },
+    store::{Found, Outcome, Read, Revision, Store, StoreError, Txn, Write, record::RecordError},
+};
+
+/// Why an operator's command was not done.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The store did not answer as asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A record that it rests on cannot be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// There is no such thing.
+    #[error("{what}")]
+    Missing {
+        /// What there is not.
+        what: String,
+        /// What to do.
+        hint: String,
+    },
+    /// It would do harm.
+    #[error("{why}")]
+    Refused {
+        /// What harm.
+        why: String,
+        /// What to do.
+        hint: String,
+    },
+    /// What was asked for cannot be.
+    #[error("{why}")]
+    Wrong {
+        /// What is wrong.
+        why: String,
+        /// What would be right.
+        hint: String,
+    },
+    /// Documents with faults.
+    #[error("{}", faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Faults {
+        /// All of all documents.
+        faults: Vec<DocumentFault>,
+    },
+    /// Somebody else changed it at the same time.
+    #[error("{what} changed meanwhile; nothing was done")]
+    Changed {
+        /// What.
+        what: String,
+    },
+}
+
+/// A fault of one document.
+#[derive(Clone, Debug, Eq, Error, PartialEq)]
+#[error("{origin}: {fault}")]
+pub struct DocumentFault {
+    /// The file, and which document of it.
+    pub origin: String,
+    /// What is wrong.
+    pub fault: Fault,
+}
+
+impl Error {
+    /// There is no such thing.
+    pub(crate) fn missing(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Missing { what: what.into(), hint: hint.into() }
+    }
+
+    /// It would do harm.
+    pub(crate) fn refused(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Refused { why: why.into(), hint: hint.into() }
+    }
+
+    /// It cannot be.
+    pub(crate) fn wrong(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Wrong { why: why.into(), hint: hint.into() }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Missing { hint, .. } | Self::Refused { hint, .. } | Self::Wrong { hint, .. } => {
+                (!hint.is_empty()).then(|| hint.clone())
+            }
+            Self::Faults { .. } => {
+                Some("correct the document and apply it again; nothing was changed".into())
+            }
+            Self::Changed { .. } => Some("look again, then repeat the command".into()),
+            Self::Record(RecordError::Invalid { .. }) => {
+                Some("`leasehold check` lists what cannot be read".into())
+            }
+            Self::Record(RecordError::Newer { .. }) => Some("upgrade this leasehold".into()),
+            Self::Store(error) => store_hint(error),
+        }
+    }
+}
+
+fn store_hint(error: &StoreError) -> Option<String> {
+    Some(match error {
+        StoreError::NotReached { .. } => "`leasehold doctor` asks each endpoint by itself".into(),
+        StoreError::Unanswered { .. } => {
+            "it may stand, now or later: look before you repeat it (`leasehold check`)".into()
+        }
+        StoreError::Refused { .. } => {
+            "check user, password and role (changes need the role leasehold-admin)".into()
+        }
+        StoreError::Credentials { .. } => "`leasehold doctor` shows every file and its dates".into(),
+        StoreError::Compacted(_) => "the store changes faster than it can be read: try again".into(),
+    })
+}
+
+/// Where a command looks, as its caller narrowed it.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    /// Only this cluster.
+    pub cluster: Option<ClusterName>,
+    /// The cluster of the host file: what a pod's name means when no cluster is said.
+    pub home: Option<ClusterName>,
+    /// Only this domain.
+    pub domain: Option<DomainName>,
+}
+
+impl Scope {
+    /// Is this inside?
+    #[must_use]
+    pub fn takes(&self, cluster: &ClusterName) -> bool {
+        self.cluster.as_ref().is_none_or(|only| only == cluster)
+    }
+
+    /// Is this domain inside?
+    #[must_use]
+    pub fn takes_domain(&self, domain: &DomainName) -> bool {
+        self.domain.as_ref().is_none_or(|only| only == domain)
+    }
+}
+
+/// How long a change is sent again: an election of the store's leader must fit.
+const SEND_FOR: Duration = Duration::from_secs(10);
+/// Between two tries.
+const SEND_PAUSE: Duration = Duration::from_millis(200);
+
+/// How a change ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Sent {
+    /// It stands.
+    Applied(Revision),
+    /// Something that it compares has changed.
+    Conflict,
+}
+
+/// Sends a change, and the same again while it is not answered: it may land later than anything read afterwards. A
+/// conflict that shows exactly what we wrote is our own earlier try.
+pub(crate) async fn send<S: Store>(store: &S, txn: &Txn) -> Result<Sent, StoreError> {
+    let mut txn = txn.clone();
+    txn.otherwise = txn.writes.iter().map(|write| Read::Get(write.key().clone())).collect();
+    let until = tokio::time::Instant::now() + SEND_FOR;
+    let mut unanswered = false;
+    loop {
+        match store.commit(&txn).await {
+            Ok(Outcome::Applied(revision)) => return Ok(Sent::Applied(revision)),
+            Ok(Outcome::Conflict(seen)) => {
+                let ours = unanswered && stands(&txn.writes, &seen.found);
+                return Ok(if ours { Sent::Applied(seen.revision) } else { Sent::Conflict });
+            }
+            Err(error @ StoreError::Unanswered { .. }) => {
+                if tokio::time::Instant::now() + SEND_PAUSE >= until {
+                    return Err(error);
+                }
+                unanswered = true;
+                tokio::time::sleep(SEND_PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn stands(writes: &[Write], found: &[Found]) -> bool {
+    writes.iter().zip(found).all(|(write, found)| match (write, found) {
+        (Write::Put(_, value), Found::Entries(entries)) => entries.first().is_some_and(|e| e.value == *value),
+        (Write::Delete(_), Found::Entries(entries)) => entries.is_empty(),
+        (Write::Put(..) | Write::Delete(_), Found::Count(_)) => false,
+    })
+}
+
+/// The known name nearest to one that is not known, if one is near.
+#[must_use]
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_'], "");
+    let name = plain(name);
+    let limit = (name.len() / 3).max(1);
+    known
+        .into_iter()
+        .map(|candidate| {
+            let other = plain(candidate);
+            let within =
+                name.len() > 2 && other.len() > 2 && (name.contains(&other) || other.contains(&name));
+            let score = if name.ends_with(&other) {
+                0
+            } else if within {
+                1
+            } else {
+                distance(&name, &other)
+            };
+            (score, candidate)
+        })
+        .filter(|(distance, _)| *distance <= limit)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Levenshtein's.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let change = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// How many of each.
+pub(crate) fn tally<K: std::hash::Hash + Eq>(keys: impl IntoIterator<Item = K>) -> HashMap<K, u64> {
+    let mut out = HashMap::new();
+    for key in keys {
+        *out.entry(key).or_default() += 1;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn near(name: &str, wanted: Option<&str>) {
+        assert_eq!(nearest(name, ["ranges", "start", "end", "networks", "coolDown", "exclude"]), wanted);
+    }
+
+    #[test]
+    fn b094_the_nearest_name_is_found() {
+        near("range", Some("ranges"));
+        near("rangeStart", Some("start"));
+        near("range-start", Some("start"));
+        near("network", Some("networks"));
+        near("cooldown", Some("coolDown"));
+        near("excludes", Some("exclude"));
+        near("colour", None);
+    }
+
+    use proptest::prelude::*;
+
+    use crate::{
+        admin::{
+            check::{self, Repair},
+            clusters, leases,
+            leases::{Filter, Reserve, RowState, Target},
+            pools::{self, Change, Rules, Wanted},
+            read::{Contents, read_everything},
+        },
+        domain::{
+            audit::audit,
+            lease::{Holder, Stamp, Timestamp},
+            names::{ContainerId, IfName, NodeName, PoolName, StoreId, Uid},
+        },
+        store::{
+            Entry, Key, changes, keys,
+            record::{self, PoolDocument},
+            testing::MemoryStore,
+        },
+    };
+
+    const NOW: Timestamp = Timestamp(1_800_000_000_000);
+
+    fn wanted(json: &str) -> Wanted {
+        let document: PoolDocument = serde_json::from_str(json).unwrap();
+        Wanted::read("test", document).unwrap()
+    }
+
+    fn shop() -> Wanted {
+        wanted(
+            r#"{"name":"shop-db","networks":["lan"],"serves":["shop/db"],"ranges":[
+                {"subnet":"10.0.0.0/24","start":"10.0.0.1","end":"10.0.0.9","gateway":"10.0.0.254"}],
+                "routes":[{"dst":"0.0.0.0/0"}]}"#,
+        )
+    }
+
+    fn scope() -> Scope {
+        Scope { home: Some(ClusterName::new("prod").unwrap()), ..Scope::default() }
+    }
+
+    fn pod(text: &str) -> Holder {
+        record::parse_holder(text).unwrap()
+    }
+
+    fn eth0() -> IfName {
+        IfName::new("eth0").unwrap()
+    }
+
+    async fn reserve(store: &MemoryStore, what: Reserve) -> Result<Vec<leases::Reserved>, Error> {
+        leases::reserve(store, &scope(), &what, None, &eth0(), NOW, false).await
+    }
+
+    /// db-0 bound, db-1 reserved, a device, a released address, one pool.
+    async fn stocked() -> MemoryStore {
+        let store = MemoryStore::new();
+        let name = ClusterName::new("prod").unwrap();
+        let uid = Uid::new("u-1").unwrap();
+        clusters::add(&store, &name, &uid, StoreId::new("s1").unwrap(), false).await.unwrap();
+        pools::apply(&store, &[shop()], Rules::default()).await.unwrap();
+        for (name, address) in
+            [("shop/db-0", "10.0.0.1"), ("shop/db-1", "10.0.0.2"), ("shop/db-2", "10.0.0.3")]
+        {
+            let addresses = vec![address.parse().unwrap()];
+            reserve(&store, Reserve::Pod { holder: pod(name), addresses }).await.unwrap();
+        }
+        let device = Reserve::Device { address: "10.0.0.200".parse().unwrap(), reason: "printer".into() };
+        reserve(&store, device).await.unwrap();
+        let target = Target::Holder(pod("shop/db-2"));
+        leases::release(&store, &scope(), &target, None, false, NOW, false).await.unwrap();
+        bind(&store, "shop/db-0").await;
+        store
+    }
+
+    /// As ADD does.
+    async fn bind(store: &MemoryStore, holder: &str) {
+        let Holder::Pod { namespace, name } = pod(holder) else { panic!() };
+        let span = keys::leases_of_pod(&scope().home.unwrap(), &namespace, &name);
+        let snapshot = store.read(&[Read::list(span)], None).await.unwrap();
+        let old = record::decode_lease(snapshot.entry(0).unwrap()).unwrap();
+        let mut lease = old.value.clone();
+        lease.binding = crate::domain::lease::Binding::Bound(Stamp {
+            container: ContainerId::new("c1").unwrap(),
+            node: NodeName::new("n1").unwrap(),
+            uid: None,
+            boot: None,
+            boot_clock: 1,
+            at: NOW,
+        });
+        lease.since = NOW;
+        let txn = changes::take_over(&old, &lease, &[]);
+        assert!(matches!(store.commit(&txn).await, Ok(Outcome::Applied(_))));
+    }
+
+    async fn clean(store: &MemoryStore) {
+        let contents = read_everything(store).await.unwrap();
+        let notes: Vec<String> = audit(&contents.everything).iter().map(ToString::to_string).collect();
+        assert!(notes.is_empty(), "{notes:#?}");
+    }
+
+    #[track_caller]
+    fn fails<T: std::fmt::Debug>(result: Result<T, Error>, text: &str) {
+        assert_eq!(result.unwrap_err().to_string(), text);
+    }
+
+    #[tokio::test]
+    async fn every_use_case_leaves_a_store_that_the_audit_likes() {
+        let store = stocked().await;
+        clean(&store).await;
+        let all = leases::list(&store, &scope(), &Filter::default(), NOW).await.unwrap().1;
+        let seen: Vec<String> =
+            all.iter().map(|r| format!("{} {}", r.place.as_ref().unwrap(), r.state.as_str())).collect();
+        assert_eq!(seen, ["10.0.0.1 bound", "10.0.0.2 reserved", "10.0.0.200 reserved"]);
+        let (from, to) = (pod("shop/db-1"), pod("shop/db-9"));
+        let moved = leases::move_leases(&store, &scope(), &from, &to, None, NOW, false).await.unwrap();
+        assert_eq!(moved.len(), 1);
+        clean(&store).await;
+        let printer = Target::Address("10.0.0.200".parse().unwrap());
+        leases::release(&store, &scope(), &printer, None, false, NOW, false).await.unwrap();
+        clean(&store).await;
+        let forced = Target::Holder(pod("shop/db-0"));
+        let gone = leases::release(&store, &scope(), &forced, None, true, NOW, false).await.unwrap();
+        assert!(gone[0].bound && gone[0].unconfirmed);
+        clean(&store).await;
+    }
+
+    #[tokio::test]
+    async fn b141_the_lease_of_a_running_pod_is_not_released() {
+        let store = stocked().await;
+        let before = store.dump();
+        let target = Target::Address("10.0.0.1".parse().unwrap());
+        fails(
+            leases::release(&store, &scope(), &target, None, false, NOW, false).await,
+            "shop/db-0 uses 10.0.0.1 on node n1",
+        );
+        fails(
+            leases::move_leases(&store, &scope(), &pod("shop/db-0"), &pod("shop/db-8"), None, NOW, false)
+                .await,
+            "shop/db-0 uses 10.0.0.1 on node n1: a bound lease is not moved",
+        );
+        assert_eq!(store.dump(), before);
+    }
+
+    #[tokio::test]
+    async fn b125_a_reserved_address_is_nobody_elses() {
+        let store = stocked().await;
+        let ask = |name: &str, address: &str| Reserve::Pod {
+            holder: pod(name),
+            addresses: vec![address.parse().unwrap()],
+        };
+        fails(
+            reserve(&store, ask("shop/db-5", "10.0.0.2")).await,
+            "10.0.0.2 is held by shop/db-1 eth0 on lan",
+        );
+        let device = Reserve::Device { address: "10.0.0.200".parse().unwrap(), reason: "again".into() };
+        fails(reserve(&store, device).await, "10.0.0.200 is held by a device (printer)");
+        fails(
+            reserve(&store, ask("shop/web-0", "10.0.0.5")).await,
+            "shop/web-0 cannot have 10.0.0.5: pool shop-db does not serve shop/web-0",
+        );
+        fails(
+            reserve(&store, ask("shop/db-5", "10.0.0.100")).await,
+            "shop/db-5 cannot have 10.0.0.100: pool shop-db does not give it out (outside start to end, gateway or excluded)",
+        );
+        fails(reserve(&store, ask("shop/db-5", "10.1.0.1")).await, "10.1.0.1 is in the subnet of no pool");
+        fails(
+            reserve(&store, ask("shop/db-0", "10.0.0.5")).await,
+            "shop/db-0 eth0 on lan has 10.0.0.1 already",
+        );
+        assert!(reserve(&store, ask("shop/db-0", "10.0.0.1")).await.unwrap()[0].marked);
+        clean(&store).await;
+    }
+
+    #[tokio::test]
+    async fn ordinal_0_gets_the_first_address_and_nothing_is_done_by_halves() {
+        let store = stocked().await;
+        let run = |text: &str| Reserve::Workload {
+            namespace: crate::domain::names::Namespace::new("shop").unwrap(),
+            name: crate::domain::names::WorkloadName::new("db").unwrap(),
+            addresses: crate::domain::addr::AddrRange::parse(text).unwrap(),
+        };
+        let before = store.dump();
+        assert!(reserve(&store, run("10.0.0.4-10.0.0.6")).await.is_err());
+        assert_eq!(store.dump(), before);
+        let made = reserve(&store, run("10.0.0.1-10.0.0.3")).await.unwrap();
+        assert_eq!(made[2].whom, "shop/db-2 eth0 on lan");
+        assert_eq!(made[2].addresses[0].to_string(), "10.0.0.3");
+        clean(&store).await;
+    }
+
+    #[tokio::test]
+    async fn b101_a_pool_with_leases_keeps_them_its_domain_and_itself() {
+        let store = stocked().await;
+        let mut other = shop();
+        other.document.domain = Some("dmz".into());
+        let other = Wanted::read("test", other.document).unwrap();
+        fails(
+            pools::apply(&store, &[other], Rules::default()).await,
+            "pool shop-db: domain default -> dmz: the pool has 2 leases, which are unique in their old domain only",
+        );
+        let mut small = shop();
+        small.document.ranges[0].start = Some("10.0.0.2".into());
+        let small = Wanted::read("test", small.document).unwrap();
+        let steps = pools::apply(&store, &[small], Rules::default()).await.unwrap();
+        assert_eq!(steps[0].outside.len(), 1);
+        assert!(
+            matches!(&steps[0].change, Change::Changed(fields) if fields[0].to_string() == "~ ranges[0].start: 10.0.0.1 -> 10.0.0.2")
+        );
+        let rows = pools::list(&store, &scope(), NOW).await.unwrap().1;
+        assert_eq!((rows[0].counts.outside, rows[0].counts.size, rows[0].counts.taken), (1, 8, 1));
+        let name = PoolName::new("shop-db").unwrap();
+        fails(
+            pools::delete(&store, std::slice::from_ref(&name), false, false).await,
+            "pool shop-db has 2 leases: 10.0.0.1 shop/db-0, 10.0.0.2 shop/db-1",
+        );
+        pools::delete(&store, &[name], true, false).await.unwrap();
+        let contents = read_everything(&store).await.unwrap();
+        assert!(audit(&contents.everything).iter().all(|note| note.kind.as_str() == "pool-gone"));
+    }
+
+    #[tokio::test]
+    async fn b096_no_pool_gives_out_the_gateway_of_another() {
+        let store = stocked().await;
+        let lan = |start: &str, gateway: &str| {
+            wanted(&format!(
+                r#"{{"name":"lan","networks":["lan"],"serves":["*/*"],"ranges":[
+                {{"subnet":"10.0.0.0/24","start":"{start}","end":"10.0.0.254","gateway":"{gateway}"}}]}}"#
+            ))
+        };
+        fails(
+            pools::apply(&store, &[lan("10.0.0.100", "10.0.0.9")], Rules::default()).await,
+            "test: ranges[0]: 10.0.0.100-10.0.0.254: holds 10.0.0.254, the gateway of pool shop-db: exclude it\n\
+             test: ranges[0].gateway: 10.0.0.9: can be leased from pool shop-db: exclude it there first",
+        );
+        let steps = pools::apply(&store, &[lan("10.0.0.5", "10.0.0.254")], Rules::default()).await.unwrap();
+        assert_eq!(
+            steps[0].warnings,
+            [
+                "IPv4: a gateway alone makes no route; add a default route if pods should use it",
+                "overlaps pool shop-db (10.0.0.5-10.0.0.9): no address is leased twice, but either pool can take all of them"
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_applied_again_changes_nothing_and_what_is_left_out_is_pruned() {
+        let store = stocked().await;
+        let before = store.dump();
+        let steps = pools::apply(&store, &[shop()], Rules::default()).await.unwrap();
+        assert_eq!(steps[0].change, Change::Unchanged);
+        assert_eq!(store.dump(), before);
+        let lan =
+            wanted(r#"{"name":"b","networks":["lan"],"serves":["x/*"],"ranges":[{"subnet":"10.5.0.0/24"}]}"#);
+        let prune = Rules { prune: true, ..Rules::default() };
+        assert!(matches!(pools::apply(&store, &[lan.clone()], prune).await, Err(Error::Refused { .. })));
+        assert_eq!(store.dump(), before);
+        let dry = Rules { prune: true, force: true, dry: true, ..Rules::default() };
+        assert_eq!(pools::apply(&store, &[lan.clone()], dry).await.unwrap().len(), 2);
+        assert_eq!(store.dump(), before);
+        let only_new = Rules { only_new: true, ..Rules::default() };
+        fails(pools::apply(&store, &[shop()], only_new).await, "pool shop-db is there already");
+        let both = Rules { prune: true, force: true, ..Rules::default() };
+        let steps = pools::apply(&store, &[lan], both).await.unwrap();
+        assert_eq!(steps.iter().map(|s| s.change.as_str()).collect::<Vec<_>>(), ["created", "deleted"]);
+        assert_eq!(read_everything(&store).await.unwrap().everything.serves.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn b097_a_pool_of_a_64_is_counted_without_walking_it() {
+        let store = MemoryStore::new();
+        let huge = wanted(
+            r#"{"name":"v6","networks":["*"],"serves":["*/*"],"ranges":[{"subnet":"fd00:9::/64"},{"subnet":"10.0.0.0/30"}]}"#,
+        );
+        pools::apply(&store, &[huge], Rules::default()).await.unwrap();
+        let counts = pools::list(&store, &scope(), NOW).await.unwrap().1[0].counts;
+        assert_eq!(counts.size, (1u128 << 64) - 1 + 2);
+        assert_eq!((counts.free, counts.used()), (counts.size, 0));
+    }
+
+    #[tokio::test]
+    async fn a_cluster_has_one_uid_and_a_thaw_makes_another_store_of_it() {
+        let store = stocked().await;
+        let name = ClusterName::new("prod").unwrap();
+        let id = |text: &str| StoreId::new(text).unwrap();
+        let uid = |text: &str| Uid::new(text).unwrap();
+        assert_eq!(
+            clusters::add(&store, &name, &uid("u-1"), id("x"), false).await.unwrap(),
+            clusters::Added::Already
+        );
+        fails(
+            clusters::add(&store, &name, &uid("u-2"), id("x"), false).await,
+            "cluster prod is registered with UID u-1, not u-2",
+        );
+        let test = ClusterName::new("test").unwrap();
+        fails(
+            clusters::add(&store, &test, &uid("u-1"), id("x"), false).await,
+            "UID u-1 is registered as cluster prod",
+        );
+        fails(clusters::delete(&store, &name, false, false).await, "cluster prod has 2 leases");
+        fails(clusters::delete(&store, &test, false, false).await, "no cluster test is registered");
+        let frozen = clusters::reason("restore".into(), "me".into(), NOW);
+        assert_eq!(clusters::freeze(&store, &frozen, false).await.unwrap(), clusters::Freeze::Frozen);
+        let again = clusters::reason("other".into(), "you".into(), NOW);
+        assert_eq!(
+            clusters::freeze(&store, &again, false).await.unwrap(),
+            clusters::Freeze::Already(frozen.clone())
+        );
+        assert_eq!(clusters::thaw(&store, id("s2"), false).await.unwrap(), Some(frozen));
+        let contents = read_everything(&store).await.unwrap();
+        assert_eq!((contents.meta.unwrap().store, contents.frozen), (id("s2"), None));
+        assert_eq!(clusters::thaw(&store, id("s3"), false).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn b013_repair_mends_half_pairs_and_leaves_what_it_cannot_know() {
+        let store = stocked().await;
+        let domain = crate::domain::names::DomainName::new("default").unwrap();
+        let key = |address: &str| keys::address(&domain, address.parse().unwrap());
+        // db-1: the lease without its address key. 10.0.0.7: the address key without its lease.
+        store.delete(&key("10.0.0.2"));
+        let ghost = keys::parse_lease_path("prod/shop/db-7/lan/eth0").unwrap();
+        store.put(&key("10.0.0.7"), record::encode_pointer(&ghost));
+        // A lease that lists the device's address; a lease that cannot be read, and its address key.
+        let stray = keys::parse_lease_path("prod/shop/db-8/lan/eth0").unwrap();
+        store.put(
+            &keys::lease(&stray),
+            &br#"{"v":1,"state":"held","addresses":[{"address":"10.0.0.200","domain":"default"}]}"#[..],
+        );
+        let newer = keys::parse_lease_path("prod/shop/db-9/lan/eth0").unwrap();
+        store.put(&keys::lease(&newer), &br#"{"v":9}"#[..]);
+        store.put(&key("10.0.0.9"), record::encode_pointer(&newer));
+        let attachment = Key::new("v1/attachments/prod/n1/lan/c9/eth0");
+        store.put(&attachment, record::encode_pointer(&ghost));
+        store.delete(&Key::new("v1/attachments/prod/n1/lan/c1/eth0"));
+        store.delete(&Key::new("v1/serves/shop/db/shop-db"));
+        store.put(&Key::new("v1/serves/shop/web/shop-db"), record::encode_serve());
+        let contents = read_everything(&store).await.unwrap();
+        let notes = audit(&contents.everything);
+        let repairs = check::repair(&store, &notes, &contents, NOW).await.unwrap();
+        let mut seen: Vec<String> =
+            notes.iter().zip(&repairs).map(|(n, r)| format!("{} {}", n.kind.as_str(), r.as_str())).collect();
+        seen.sort();
+        assert_eq!(
+            seen,
+            [
+                "address-of-another by hand",
+                "address-without-lease repaired",
+                "lease-without-address repaired",
+                "lease-without-attachment repaired",
+                "newer by hand",
+                "serve-not-indexed repaired",
+                "serve-stale repaired",
+                "stale-attachment repaired",
+            ]
+        );
+        let after = read_everything(&store).await.unwrap();
+        let left: Vec<&str> = audit(&after.everything).iter().map(|n| n.kind.as_str()).collect();
+        assert_eq!(left, ["address-of-another", "newer"]);
+        let released = after.everything.released.iter().find(|(p, _)| p.address.to_string() == "10.0.0.7");
+        assert!(released.unwrap().1.unconfirmed);
+        assert!(!check::preview(&notes, &after, NOW).contains(&Repair::Done));
+    }
+
+    #[tokio::test]
+    async fn repair_leaves_a_store_that_went_on_alone() {
+        let store = stocked().await;
+        let domain = crate::domain::names::DomainName::new("default").unwrap();
+        let address = keys::address(&domain, "10.0.0.2".parse().unwrap());
+        store.delete(&address);
+        let contents = read_everything(&store).await.unwrap();
+        let notes = audit(&contents.everything);
+        store.put(&address, record::encode_device("faster", NOW));
+        assert_eq!(check::repair(&store, &notes, &contents, NOW).await.unwrap(), [Repair::Changed]);
+        assert!(store.dump()[&address].starts_with(br#"{"v":1,"reason":"faster""#));
+    }
+
+    #[tokio::test]
+    async fn records_that_cannot_be_read_are_listed_and_never_deleted() {
+        let store = stocked().await;
+        let id = keys::parse_lease_path("prod/shop/db-1/lan/eth0").unwrap();
+        store.put(&keys::lease(&id), "{");
+        let rows = leases::list(&store, &scope(), &Filter::default(), NOW).await.unwrap().1;
+        let row = rows.iter().find(|row| row.state == RowState::Invalid).unwrap();
+        assert_eq!(row.key.as_deref(), Some("v1/leases/prod/shop/db-1/lan/eth0"));
+        assert_eq!(row.holder(), Some(&id.holder));
+        let target = Target::Holder(id.holder.clone());
+        assert!(matches!(
+            leases::release(&store, &scope(), &target, None, true, NOW, false).await,
+            Err(Error::Refused { .. })
+        ));
+    }
+
+    #[tokio::test]
+    async fn b112_a_store_of_many_pages_is_read_at_one_revision() {
+        let store = MemoryStore::new();
+        for index in 0..5_000u32 {
+            let key = Key::new(format!("v1/leases/prod/shop/db-{index:05}/lan/eth0"));
+            let address = std::net::Ipv4Addr::from(0x0a00_0000 + index);
+            store.put(
+                &key,
+                format!(r#"{{"v":1,"addresses":[{{"address":"{address}","domain":"default"}}]}}"#),
+            );
+        }
+        let (revision, rows) = leases::list(&store, &scope(), &Filter::default(), NOW).await.unwrap();
+        assert_eq!((revision, rows.len()), (store.revision(), 5_000));
+        assert!(rows.windows(2).all(|pair| pair[0].place < pair[1].place));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            failure_persistence: Some(Box::new(proptest::test_runner::FileFailurePersistence::WithSource("regressions"))),
+            ..ProptestConfig::default()
+        })]
+
+        /// Whatever is spoiled in a good store, the audit sees it.
+        #[test]
+        fn the_audit_sees_every_spoiled_key(index in any::<prop::sample::Index>(), how in 0..3, garbage in "\\PC{0,12}") {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let store = runtime.block_on(stocked());
+            let spoil: Vec<Key> = store.dump().into_keys().filter(|key| {
+                ["leases/", "addresses/", "attachments/", "pools/", "serves/"].iter().any(|kind| key.as_str()[3..].starts_with(kind))
+            }).collect();
+            let key = index.get(&spoil);
+            let device = store.dump()[key].starts_with(b"{\"v\":1,\"reason");
+            let serve = key.as_str().starts_with("v1/serves/");
+            match how {
+                0 if !device => store.delete(key),
+                1 if !serve => store.put(key, garbage),
+                2 if !serve => store.put(key, "{\"v\":2}"),
+                _ => return Ok(()),
+            }
+            let entries: Vec<Entry> = store.dump().into_iter()
+                .map(|(key, value)| Entry { key, value, revision: Revision(1) }).collect();
+            prop_assert!(!audit(&Contents::of(Revision(1), &entries).everything).is_empty(), "{}", key);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Everything in a store at one revision, page by page: one answer of etcd holds at most 4 MiB, and 60 000 leases
+//! are more (B112).
+
+use std::collections::HashMap;
+
+use super::Error;
+use crate::{
+    domain::{
+        audit::{Attachment, Everything, Place, Subject, Unreadable},
+        names::{ClusterName, PoolName},
+    },
+    store::{
+        Entry, Key, Read, Revision, Span, Store, StoreError, keys,
+        record::{self, Cluster, Frozen, Meta, RecordError},
+    },
+};
+
+/// A lease has some 500 bytes, and seldom over 1 000: a page stays below 2 MiB.
+const PAGE: u32 = 2_000;
+/// A pool's document with 60 `serves` and 32 ranges has some 10 KiB.
+const POOL_PAGE: u32 = 200;
+/// A store that compacts faster than it can be read is not read by trying longer.
+const TRIES: usize = 5;
+
+/// Reads intervals at one revision, page by page; begins again if that revision is compacted meanwhile.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn read_spans<S: Store>(
+    store: &S,
+    spans: &[Span],
+) -> Result<(Revision, Vec<Vec<Entry>>), StoreError> {
+    let mut tries = TRIES;
+    loop {
+        tries -= 1;
+        match read_once(store, spans).await {
+            Err(StoreError::Compacted(_)) if tries > 0 => {}
+            ended => return ended,
+        }
+    }
+}
+
+async fn read_once<S: Store>(store: &S, spans: &[Span]) -> Result<(Revision, Vec<Vec<Entry>>), StoreError> {
+    let mut at: Option<Revision> = None;
+    let mut out = Vec::with_capacity(spans.len());
+    for span in spans {
+        let page = if *span == keys::pools() { POOL_PAGE } else { PAGE };
+        let mut rest = span.clone();
+        let mut entries: Vec<Entry> = Vec::new();
+        loop {
+            let read = Read::List { span: rest.clone(), keys_only: false, limit: Some(page) };
+            let snapshot = store.read(&[read], at).await?;
+            at = at.or(Some(snapshot.revision));
+            let found = snapshot.entries(0);
+            let full = found.len() >= page as usize;
+            entries.extend(snapshot.found.into_iter().flat_map(|found| match found {
+                crate::store::Found::Entries(entries) => entries,
+                crate::store::Found::Count(_) => Vec::new(),
+            }));
+            match entries.last() {
+                Some(last) if full => rest = span.after(&last.key),
+                Some(_) | None => break,
+            }
+        }
+        out.push(entries);
+    }
+    Ok((at.unwrap_or_default(), out))
+}
+
+/// What a store holds.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// The revision at which it was read.
+    pub revision: Revision,
+    /// What it means.
+    pub everything: Everything,
+    /// The revision of each key, for compares.
+    pub revisions: HashMap<Key, Revision>,
+    /// The store's identity, once it has one.
+    pub meta: Option<Meta>,
+    /// Why nothing new is leased.
+    pub frozen: Option<Frozen>,
+    /// The registered clusters.
+    pub clusters: Vec<(ClusterName, Cluster)>,
+}
+
+/// All of it.
+///
+/// # Errors
+/// [`Error::Store`].
+pub async fn read_everything<S: Store>(store: &S) -> Result<Contents, Error> {
+    let spans = [
+        one(&keys::meta()),
+        one(&keys::frozen()),
+        keys::clusters(),
+        keys::pools(),
+        keys::serves(),
+        keys::leases(),
+        keys::addresses(),
+        keys::all_released(),
+        keys::attachments(),
+    ];
+    let (revision, found) = read_spans(store, &spans).await?;
+    let mut contents = Contents { revision, ..Contents::default() };
+    for entry in found.iter().flatten() {
+        contents.take(entry);
+    }
+    Ok(contents)
+}
+
+/// The interval of one key.
+pub(crate) fn one(key: &Key) -> Span {
+    Span { from: key.as_str().to_owned(), to: format!("{}\0", key.as_str()) }
+}
+
+impl Contents {
+    /// Contents of these entries, of any keys of ours.
+    #[must_use]
+    pub fn of(revision: Revision, entries: &[Entry]) -> Self {
+        let mut contents = Self { revision, ..Self::default() };
+        for entry in entries {
+            contents.take(entry);
+        }
+        contents
+    }
+
+    /// The revision of a key; `None` if it is not there.
+    #[must_use]
+    pub fn revision_of(&self, key: &Key) -> Option<Revision> {
+        self.revisions.get(key).copied()
+    }
+
+    fn take(&mut self, entry: &Entry) {
+        self.revisions.insert(entry.key.clone(), entry.revision);
+        if let Err(unreadable) = self.decode(entry) {
+            self.everything.unreadable.push(unreadable);
+        }
+    }
+
+    fn decode(&mut self, entry: &Entry) -> Result<(), Unreadable> {
+        let all = &mut self.everything;
+        let bad_key = || Unreadable {
+            key: entry.key.to_string(),
+            subject: Subject::Unknown,
+            reason: "the key names nothing".into(),
+            newer: false,
+        };
+        let (_, rest) = entry.key.as_str().split_once('/').ok_or_else(bad_key)?;
+        let kind = rest.split_once('/').map_or(rest, |(kind, _)| kind);
+        match kind {
+            "meta" => {
+                let meta = record::decode_meta(entry).map_err(|e| unreadable(Subject::Unknown, e))?;
+                self.meta = Some(meta);
+            }
+            "frozen" => self.frozen = Some(record::decode_frozen(entry)),
+            "clusters" => {
+                let name = keys::parse_cluster(&entry.key).ok_or_else(bad_key)?;
+                let cluster = record::decode_cluster(entry).map_err(|e| unreadable(Subject::Unknown, e))?;
+                self.clusters.push((name, cluster.value));
+            }
+            "pools" => {
+                let name = keys::parse_pool(&entry.key).ok_or_else(bad_key)?;
+                let pool = record::decode_pool(entry).map_err(|e| unreadable(Subject::Pool(name), e))?;
+                all.pools.push(pool.value);
+            }
+            "serves" => all.serves.push(keys::parse_serve(&entry.key).ok_or_else(bad_key)?),
+            "leases" => all.leases.push(lease(entry)?),
+            "addresses" => {
+                let place = keys::parse_held(&entry.key).map(place).ok_or_else(bad_key)?;
+                let holder = record::decode_address(entry)
+                    .map_err(|e| unreadable(Subject::Address(place.clone()), e))?;
+                all.addresses.push((place, holder));
+            }
+            "released" => {
+                let place = keys::parse_released(&entry.key).map(place).ok_or_else(bad_key)?;
+                let released = record::decode_released(entry)
+                    .map_err(|e| unreadable(Subject::Released(place.clone()), e))?;
+                all.released.push((place, released.value));
+            }
+            "attachments" => {
+                let attachment = keys::parse_attachment(&entry.key).map(attachment).ok_or_else(bad_key)?;
+                let id = record::decode_pointer(entry)
+                    .map_err(|e| unreadable(Subject::Attachment(attachment.clone()), e))?;
+                all.attachments.push((attachment, id));
+            }
+            _ => return Err(bad_key()),
+        }
+        Ok(())
+    }
+}
+
+/// Reads a lease, or says what it would have been.
+pub(crate) fn lease(entry: &Entry) -> Result<crate::domain::lease::Lease, Unreadable> {
+    record::decode_lease(entry).map(|stored| stored.value).map_err(|error| {
+        unreadable(keys::parse_lease(&entry.key).map_or(Subject::Unknown, Subject::Lease), error)
+    })
+}
+
+pub(crate) fn unreadable(subject: Subject, error: RecordError) -> Unreadable {
+    match error {
+        RecordError::Invalid { key, reason } => Unreadable { key, subject, reason, newer: false },
+        RecordError::Newer { ref key, found } => {
+            Unreadable { key: key.clone(), subject, reason: format!("version {found}"), newer: true }
+        }
+    }
+}
+
+pub(crate) fn place((domain, address): (crate::domain::names::DomainName, std::net::IpAddr)) -> Place {
+    Place { domain, address }
+}
+
+fn attachment(id: keys::AttachmentId) -> Attachment {
+    let keys::AttachmentId { cluster, node, network, container, ifname } = id;
+    Attachment { cluster, node, network, container, ifname }
+}
+
+/// A pool as it stands in the store.
+#[derive(Clone, Debug)]
+pub struct StoredPool {
+    /// Its name, by its key.
+    pub name: PoolName,
+    /// Its record.
+    pub entry: Entry,
+    /// What it means, or why it cannot be read.
+    pub pool: Result<crate::domain::pool::Pool, RecordError>,
+}
+
+/// The pools among these entries.
+#[must_use]
+pub fn stored_pools(entries: &[Entry]) -> Vec<StoredPool> {
+    entries
+        .iter()
+        .filter_map(|entry| {
+            let name = keys::parse_pool(&entry.key)?;
+            let pool = record::decode_pool(entry).map(|stored| stored.value);
+            Some(StoredPool { name, entry: entry.clone(), pool })
+        })
+        .collect()
+}
