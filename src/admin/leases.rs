@@ -130,9 +130,13 @@ impl Row {
         self.lease.as_ref().map(|lease| &lease.id.cluster).or(self.by.as_ref().map(|(cluster, _)| cluster))
     }
 
-    fn order(&self) -> (bool, Option<(bool, u128)>, Option<&Place>, Option<&String>) {
-        let address = self.place.as_ref().map(|p| (p.address.is_ipv6(), number(p.address)));
-        (address.is_none(), address, self.place.as_ref(), self.key.as_ref())
+    /// By address; what has none comes last.
+    fn compare(&self, other: &Self) -> std::cmp::Ordering {
+        let address = |row: &Self| row.place.as_ref().map(|p| (p.address.is_ipv6(), number(p.address)));
+        (self.place.is_none().cmp(&other.place.is_none()))
+            .then_with(|| address(self).cmp(&address(other)))
+            .then_with(|| self.place.cmp(&other.place))
+            .then_with(|| self.key.cmp(&other.key))
     }
 }
 
@@ -225,7 +229,7 @@ pub async fn list<S: Store>(
                     lease_rows(lease, &by_name, now, &mut rows);
                 }
             }
-            Err(record) if !filter.leases_only() || may_be(&record, filter) => rows.push(invalid(record)),
+            Err(record) if !filter.leases_only() || may_be(&record, filter) => rows.push(invalid(*record)),
             Err(_) => {}
         }
     }
@@ -243,7 +247,7 @@ pub async fn list<S: Store>(
             && filter.pool.as_ref().is_none_or(|only| row.pool.as_ref() == Some(only))
             && (!filter.doubtful || row.doubtful)
     });
-    rows.sort_by(|a, b| a.order().cmp(&b.order()));
+    rows.sort_by(Row::compare);
     Ok((revision, rows))
 }
 
@@ -498,7 +502,7 @@ pub async fn show<S: Store>(
     if rows.is_empty() {
         return Err(nothing(target, &found.domains));
     }
-    rows.sort_by(|a, b| a.order().cmp(&b.order()));
+    rows.sort_by(Row::compare);
     Ok((found.revision, rows))
 }
 

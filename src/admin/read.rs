@@ -133,18 +133,21 @@ impl Contents {
     fn take(&mut self, entry: &Entry) {
         self.revisions.insert(entry.key.clone(), entry.revision);
         if let Err(unreadable) = self.decode(entry) {
-            self.everything.unreadable.push(unreadable);
+            self.everything.unreadable.push(*unreadable);
         }
     }
 
-    fn decode(&mut self, entry: &Entry) -> Result<(), Unreadable> {
+    fn decode(&mut self, entry: &Entry) -> Result<(), Box<Unreadable>> {
         let all = &mut self.everything;
-        let bad_key = || Unreadable {
-            key: entry.key.to_string(),
-            subject: Subject::Unknown,
-            reason: "the key names nothing".into(),
-            newer: false,
+        let bad_key = || {
+            Box::new(Unreadable {
+                key: entry.key.to_string(),
+                subject: Subject::Unknown,
+                reason: "the key names nothing".into(),
+                newer: false,
+            })
         };
+        let unreadable = |subject, error| Box::new(unreadable(subject, error));
         let (_, rest) = entry.key.as_str().split_once('/').ok_or_else(bad_key)?;
         let kind = rest.split_once('/').map_or(rest, |(kind, _)| kind);
         match kind {
@@ -190,9 +193,9 @@ impl Contents {
 }
 
 /// Reads a lease, or says what it would have been.
-pub(crate) fn lease(entry: &Entry) -> Result<crate::domain::lease::Lease, Unreadable> {
+pub(crate) fn lease(entry: &Entry) -> Result<crate::domain::lease::Lease, Box<Unreadable>> {
     record::decode_lease(entry).map(|stored| stored.value).map_err(|error| {
-        unreadable(keys::parse_lease(&entry.key).map_or(Subject::Unknown, Subject::Lease), error)
+        Box::new(unreadable(keys::parse_lease(&entry.key).map_or(Subject::Unknown, Subject::Lease), error))
     })
 }
 
