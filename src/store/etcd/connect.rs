@@ -256,6 +256,10 @@ impl Endpoints {
             let (index, result) = ended;
             let cause = match result {
                 Ok(answer) => {
+                    // Those asked before it are silent: not the next to be given a commit.
+                    for (silent, ..) in &running {
+                        self.avoid(*silent);
+                    }
                     self.prefer(index);
                     return Ok((index, answer));
                 }
