@@ -16,6 +16,7 @@
 pub mod changes;
 pub mod etcd;
 pub mod keys;
+pub mod local;
 pub mod record;
 pub mod repairs;
 #[cfg(any(test, feature = "testing"))]
