@@ -79,19 +79,6 @@ const ROWS: &[Row] = &[
     )
     .not(PURE),
     row("domain::choose", &["domain::addr", "domain::names", "domain::pool", "domain::lease"]).not(PURE),
-    row(
-        "domain::decide",
-        &[
-            "domain::addr",
-            "domain::names",
-            "domain::pool",
-            "domain::lease",
-            "domain::workload",
-            "domain::select",
-            "domain::choose",
-        ],
-    )
-    .not(PURE),
     row("domain::audit", &["domain::addr", "domain::names", "domain::pool", "domain::lease"]).not(PURE),
     row("probe", &[]).whole().not(&["etcd_client", "kube", "clap", "serde"]),
     row("store", &["domain::*"]).not(STORE),
@@ -110,6 +97,7 @@ const ROWS: &[Row] = &[
         "std::env",
     ]),
     row("store::local", &["domain::*", "store", "store::keys"]).whole().not(STORE),
+    row("store::any", &["domain::*", "store", "store::keys", "store::etcd", "store::local"]).not(STORE),
     // it gets text, and reads neither files nor the environment
     row("config", &["domain::*", "store", "store::etcd", "store::local"]).whole().not(&[
         "etcd_client",
@@ -126,6 +114,8 @@ const ROWS: &[Row] = &[
     )
     .whole()
     .not(USE_CASE),
+    // the one place that reads settings from the disk
+    row("host", &["domain::*", "store::*", "config::*", "ops"]).whole().not(&["kube", "clap", "println"]),
     // what a person does to the store; the plugin has no use for it
     row(
         "admin",
@@ -145,12 +135,25 @@ const ROWS: &[Row] = &[
     // where lines go is a setting; what is in them is the caller's
     row("telemetry", &["domain::lease", "config"]).not(&["etcd_client", "kube", "clap"]),
     // the plugin on the node never talks to the Kubernetes API
-    row("cni", &["domain::*", "probe::*", "store::*", "config::*", "journal::*", "ops::*", "telemetry"])
-        .whole()
-        .not(&["kube", "k8s_openapi", "pods", "reaper", "clap", "etcd_client", "tonic"]),
+    row(
+        "cni",
+        &["domain::*", "probe::*", "store::*", "config::*", "journal::*", "ops::*", "host", "telemetry"],
+    )
+    .whole()
+    .not(&["kube", "k8s_openapi", "pods", "reaper", "clap", "etcd_client", "tonic"]),
     row(
         "cli",
-        &["domain::*", "probe::*", "store::*", "config::*", "journal::*", "ops::*", "admin::*", "telemetry"],
+        &[
+            "domain::*",
+            "probe::*",
+            "store::*",
+            "config::*",
+            "journal::*",
+            "ops::*",
+            "host",
+            "admin::*",
+            "telemetry",
+        ],
     )
     .whole()
     .not(&["kube", "k8s_openapi", "etcd_client", "tonic"]),

@@ -4,6 +4,7 @@ pub mod admin;
 pub mod cni;
 pub mod config;
 pub mod domain;
+pub mod host;
 pub mod journal;
 pub mod ops;
 pub mod probe;

@@ -21,50 +21,11 @@ use crate::{
 /// Longer lines are cut: one `write` of this size is not split on any local file system.
 const LONGEST: usize = 16 << 10;
 
-/// What happened to a lease.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[expect(missing_docs, reason = "the words of the design")]
-pub enum Event {
-    Bound,
-    TakenOver,
-    Held,
-    Released,
-    Reserved,
-    Declined,
-    Moved,
-    Adopted,
-    Undone,
-    Journaled,
-    Frozen,
-    Thawed,
-}
-
-impl Event {
-    /// The word in the line.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Bound => "lease.bound",
-            Self::TakenOver => "lease.taken-over",
-            Self::Held => "lease.held",
-            Self::Released => "lease.released",
-            Self::Reserved => "lease.reserved",
-            Self::Declined => "lease.declined",
-            Self::Moved => "lease.moved",
-            Self::Adopted => "lease.adopted",
-            Self::Undone => "lease.undone",
-            Self::Journaled => "lease.journaled",
-            Self::Frozen => "store.frozen",
-            Self::Thawed => "store.thawed",
-        }
-    }
-}
-
 /// One change: who, what, why.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
-    /// What kind.
-    pub event: Event,
+    /// What kind: `lease.bound`, `lease.released`, …
+    pub event: &'a str,
     /// Whose lease: `shop/db-0 eth0 on lan100`.
     pub who: &'a str,
     /// The addresses.
@@ -126,7 +87,7 @@ impl Log {
             let mut map = Map::new();
             map.insert("ts".into(), time(now).into());
             map.insert("level".into(), Level::Info.as_str().into());
-            map.insert("event".into(), change.event.as_str().into());
+            map.insert("event".into(), change.event.into());
             map.insert("who".into(), change.who.into());
             map.insert("what".into(), change.what.to_vec().into());
             map.insert("why".into(), change.why.into());
@@ -260,7 +221,7 @@ mod tests {
         log.change(
             NOW,
             &Change {
-                event: Event::Bound,
+                event: "lease.bound",
                 who: "shop/db-0 eth0 on lan100",
                 what: &["10.0.0.1".into()],
                 why: "new",
@@ -284,7 +245,7 @@ mod tests {
         let file = folder.join("node.log");
         let log = log(&file, Level::Error, 1 << 20);
         assert!(log.takes(Level::Error) && !log.takes(Level::Warn));
-        log.change(NOW, &Change { event: Event::Held, who: "a/b", what: &[], why: "DEL", more: &[] });
+        log.change(NOW, &Change { event: "lease.held", who: "a/b", what: &[], why: "DEL", more: &[] });
         assert!(fs::read_to_string(&file).unwrap().contains("lease.held"));
         fs::remove_dir_all(folder).ok();
     }

@@ -1,4 +1,494 @@
-//! The edge that a container runtime calls.
+//! Edge 1: a container runtime calls. One request in, one JSON document out, one exit status.
+//!
+//! It talks to the store and to the wire, never to the Kubernetes API: expired credentials on a node are a classic
+//! outage.
 
 pub mod input;
+mod refusal;
 pub mod reply;
+mod wire;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::ExitCode,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
+
+use self::{
+    input::{AddRequest, Attachment, CheckRequest, Command, DelRequest, GcRequest, Invocation},
+    reply::{CniVersion, Code, Error},
+    wire::LinkWire,
+};
+use crate::{
+    config::{self, Level, StoreSettings},
+    domain::{
+        addr::Family,
+        lease::{Holder, Timestamp},
+        pool::Dns,
+        select::{Asked, Caller},
+    },
+    host::{self, Host, HostClock},
+    journal::{Entry, Journal, Sight},
+    ops::{self, Add, Change, Clock, Context, Heard, Identity, Inline, Log, Memory, Refusal, Wire, replay},
+    store::{Revision, StoreError, any::AnyStore, etcd, record},
+    telemetry,
+};
+
+/// VERSION must not block on an open pipe.
+const VERSION_PATIENCE: Duration = Duration::from_millis(100);
+/// A runtime asks STATUS while it holds a lock.
+const STATUS_DEADLINE: Duration = Duration::from_secs(2);
+/// GC walks a node's attachments.
+const GC_DEADLINE: Duration = Duration::from_secs(60);
+/// What an ADD that failed may still use to take itself back.
+const UNDO_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Answers one call of a runtime.
+pub fn run() -> ExitCode {
+    std::panic::set_hook(Box::new(|_| {}));
+    let started = HostClock.boot_clock();
+    let result = catch_unwind(AssertUnwindSafe(|| answer(started)));
+    let (version, error) = match result {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        Ok(Err(failed)) => failed,
+        Err(panic) => {
+            let what = panic.downcast_ref::<String>().map(String::as_str);
+            let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
+            let msg = "internal error: please report it".to_owned();
+            (CniVersion::NEWEST, Error::Failure { code: Code::Internal, msg, details: what.to_owned() })
+        }
+    };
+    // Whoever reads stdout may be gone; there is nobody left to tell.
+    let _ = print(&error.document(version));
+    ExitCode::FAILURE
+}
+
+type Failed = (CniVersion, Error);
+
+fn print(document: &Value) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    reply::write(&mut out, document)?;
+    out.flush()
+}
+
+fn answer(started: u64) -> Result<(), Failed> {
+    let newest = |error| (CniVersion::NEWEST, error);
+    let call = match input::environment(|name| std::env::var_os(name)).map_err(newest)? {
+        Invocation::About => {
+            let _ = std::io::stderr().write_all(reply::about().as_bytes());
+            return Ok(());
+        }
+        Invocation::Version => {
+            let echo = input::version_of(&stdin_at_hand());
+            return print(&reply::versions(echo)).map_err(|e| newest(Error::Write { cause: e.to_string() }));
+        }
+        Invocation::Call(call) => call,
+    };
+    let mut stdin = Vec::new();
+    std::io::stdin()
+        .lock()
+        .read_to_end(&mut stdin)
+        .map_err(|error| newest(Error::ReadStdin { cause: error.to_string() }))?;
+    let version = input::version_of(&stdin);
+    let command = call.request(&stdin).map_err(|error| (version, error))?;
+    if let Command::Add(request) = &command {
+        input::refuse_own_netns(&request.netns, request.netns_override).map_err(|error| (version, error))?;
+    }
+    let host = host::read(std::env::var_os(config::CONFIG_VARIABLE))
+        .map_err(|error| (version, refusal::of_host(error)))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| (version, Error::ReadStdin { cause: error.to_string() }))?;
+    let node = Node::new(host);
+    runtime.block_on(async {
+        match command {
+            Command::Add(request) => node.add(&request, started).await,
+            Command::Check(request) => node.check(&request).await,
+            Command::Del(request) => node.del(&request).await,
+            Command::Gc(request) => node.gc(&request).await,
+            Command::Status(_) => node.status().await,
+            // Answered above; the environment decides them.
+            Command::Version { echo } => {
+                print(&reply::versions(echo)).map_err(|e| Error::Write { cause: e.to_string() })
+            }
+            Command::About => Ok(()),
+        }
+        .map_err(|error| {
+            node.line(Level::Warn, &error.to_string());
+            (version, error)
+        })
+    })
+}
+
+/// What stands on stdin within a moment: VERSION is asked with an open pipe, too.
+fn stdin_at_hand() -> Vec<u8> {
+    let (send, receive) = mpsc::channel();
+    thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = std::io::stdin().lock().read_to_end(&mut text);
+        let _ = send.send(text);
+    });
+    receive.recv_timeout(VERSION_PATIENCE).unwrap_or_default()
+}
+
+/// A node at work on one call.
+struct Node {
+    host: Host,
+    identity: Identity,
+    log: NodeLog,
+    journal: Journal,
+    sight: Sight,
+}
+
+struct NodeLog {
+    log: telemetry::Log,
+}
+
+impl Log for NodeLog {
+    fn change(&self, change: &Change) {
+        let who = change.lease.as_ref().map(ToString::to_string).unwrap_or_default();
+        let what: Vec<String> = change.addresses.iter().map(ToString::to_string).collect();
+        let text = |value: Option<String>| value.map_or(Value::Null, Value::from);
+        self.log.change(
+            HostClock.now(),
+            &telemetry::Change {
+                event: change.what,
+                who: &who,
+                what: &what,
+                why: &change.why,
+                more: &[
+                    ("pool", text(change.pool.as_ref().map(ToString::to_string))),
+                    ("container", text(change.container.as_ref().map(ToString::to_string))),
+                ],
+            },
+        );
+    }
+
+    fn note(&self, text: &str) {
+        self.log.line(HostClock.now(), Level::Warn, text, &[]);
+    }
+}
+
+/// For verbs that never ask the wire.
+struct NoWire;
+
+impl Wire for NoWire {
+    async fn probe(&self, _addresses: &[std::net::IpAddr]) -> Heard {
+        Heard::Nowhere("this verb asks nobody".into())
+    }
+}
+
+type At<'a, W> = Context<'a, AnyStore, W, HostClock, NodeLog>;
+
+impl Node {
+    fn new(host: Host) -> Self {
+        let log = NodeLog { log: telemetry::Log::new(&host.config.log) };
+        let journal = Journal::new(&host.config.state_dir);
+        let sight = Sight::new(&host.config.state_dir);
+        Self { identity: host.identity(), host, log, journal, sight }
+    }
+
+    fn line(&self, level: Level, text: &str) {
+        self.log.log.line(HostClock.now(), level, text, &[]);
+    }
+
+    fn at<'a, W>(&'a self, store: &'a AnyStore, wire: &'a W, deadline: Instant, memory: Memory) -> At<'a, W> {
+        Context { store, wire, clock: &HostClock, log: &self.log, node: &self.identity, deadline, memory }
+    }
+
+    fn memory(&self) -> Memory {
+        let (store, revision) = self.sight.load();
+        Memory { store, revision: Revision(revision) }
+    }
+
+    fn remember(&self, memory: &Memory) {
+        if let Some(store) = &memory.store
+            && let Err(error) = self.sight.save(store, memory.revision.0)
+        {
+            self.line(Level::Warn, &format!("cannot write the node's state: {error}"));
+        }
+    }
+
+    fn caller(&self, attachment: &Attachment) -> Caller {
+        Caller {
+            cluster: self.identity.cluster.clone(),
+            node: self.identity.node.clone(),
+            labels: self.identity.labels.clone(),
+            network: attachment.network.clone(),
+            holder: attachment.holder.clone(),
+        }
+    }
+
+    /// Ends this container's lease later, when the store takes it.
+    fn leave_entry(&self, attachment: &Attachment, why: &str) -> Result<(), Error> {
+        let (store, _) = self.sight.load();
+        let entry = Entry {
+            cluster: self.identity.cluster.clone(),
+            store,
+            node: self.identity.node.clone(),
+            network: attachment.network.clone(),
+            container: attachment.container.clone(),
+            ifname: attachment.ifname.clone(),
+            holder: Some(attachment.holder.clone()),
+            why: why.into(),
+            at: record::format_time(HostClock.now()),
+        };
+        self.journal.write(&entry).map_err(|error| Error::Failure {
+            code: Code::TryAgain,
+            msg: "neither the store nor the node's journal takes it".into(),
+            details: format!("{why}; {}: {error}", self.journal.folder().display()),
+        })?;
+        self.log.change(&Change {
+            what: "lease.journaled",
+            lease: None,
+            addresses: Vec::new(),
+            pool: None,
+            container: Some(attachment.container.clone()),
+            why: why.into(),
+        });
+        Ok(())
+    }
+
+    async fn add(&self, request: &AddRequest, started: u64) -> Result<(), Error> {
+        let attachment = &request.attachment;
+        let deadline = Instant::now() + self.host.config.add_deadline;
+        let add = self.request(request, started)?;
+        if let Some(data_dir) = &request.data_dir {
+            self.line(Level::Info, &format!("dataDir {data_dir} is ignored: leases are in the store"));
+        }
+        let io = |error: std::io::Error| Error::Failure {
+            code: Code::TryAgain,
+            msg: "the node's journal cannot be read".into(),
+            details: format!("{}: {error}", self.journal.folder().display()),
+        };
+        self.journal.cancel(&attachment.network, &attachment.container, &attachment.ifname).map_err(io)?;
+        let store =
+            self.host.open_store(self.host.config.add_deadline).await.map_err(|e| refusal::of_store(&e))?;
+        let wire = LinkWire::new(&request.link);
+        let ctx = self.at(&store, &wire, deadline, self.memory());
+        let mut terminated =
+            signal(SignalKind::terminate()).map_err(|error| Error::ReadStdin { cause: error.to_string() })?;
+        let result = tokio::select! {
+            result = self.lease(&ctx, &add) => result,
+            _ = terminated.recv() => {
+                // A commit may be on its way.
+                self.leave_entry(attachment, "ADD was terminated")?;
+                let msg = "terminated".to_owned();
+                let details = "SIGTERM came before the answer; what was leased meanwhile is given back".to_owned();
+                return Err(Error::Failure { code: Code::TryAgain, msg, details });
+            }
+        };
+        let added = match result {
+            Ok(added) => added,
+            Err(refused) => {
+                if let Refusal::Store(StoreError::Unanswered { .. }) = &refused {
+                    self.leave_entry(attachment, &format!("ADD was not answered: {refused}"))?;
+                }
+                return Err(refusal::of(&refused));
+            }
+        };
+        let given = reply::Answer {
+            addresses: added
+                .answer
+                .addresses
+                .iter()
+                .map(|a| reply::Given { address: a.address, length: a.length, gateway: a.gateway })
+                .collect(),
+            routes: added.answer.routes.clone(),
+            dns: added.answer.dns.clone(),
+        };
+        let printed = reply::result(request.version, &given)
+            .and_then(|document| print(&document).map_err(|error| Error::Write { cause: error.to_string() }));
+        if let Err(error) = printed {
+            let ctx = Context { deadline: Instant::now() + UNDO_DEADLINE, ..ctx };
+            if added.wrote()
+                && let Err(trouble) = ops::undo(&ctx, &added).await
+            {
+                self.leave_entry(attachment, &format!("{error}; {trouble}"))?;
+            }
+            return Err(error);
+        }
+        self.remember(&added.memory);
+        self.replay_some(&ctx).await;
+        Ok(())
+    }
+
+    /// Leases; a full pool is full only after this node's own DELs were told.
+    async fn lease<W: Wire>(&self, ctx: &At<'_, W>, add: &Add) -> Result<ops::Added, Refusal> {
+        match ops::add(ctx, add).await {
+            Err(Refusal::Full { .. }) if !self.journal.is_empty() => {
+                if let Err(trouble) = replay::replay(ctx, &self.journal, usize::MAX, ctx.deadline).await {
+                    self.line(Level::Warn, &trouble.to_string());
+                }
+                ops::add(ctx, add).await
+            }
+            other => other,
+        }
+    }
+
+    fn request(&self, request: &AddRequest, started: u64) -> Result<Add, Error> {
+        let inline = match (&request.inline, &request.pools) {
+            // A pool that was asked for is one that an administrator made: it goes before the network's own ranges.
+            (Some(_), Some(_)) | (None, _) => None,
+            (Some(inline), None) => {
+                let local = matches!(self.host.config.store, StoreSettings::Local(_));
+                if !local && !self.host.config.inline_ranges {
+                    return Err(refusal::of(&Refusal::InlineRefused));
+                }
+                Some(Inline { sets: inline.sets.clone() })
+            }
+        };
+        if let Some(inline) = &inline {
+            let families: Vec<Family> =
+                inline.sets.iter().filter_map(|set| set.first()).map(|range| range.family()).collect();
+            reply::fits(request.version, &families)?;
+        }
+        let dns = match &request.resolv_conf {
+            Some(path) if request.dns.is_empty() => {
+                let text = fs::read_to_string(path).map_err(|error| Error::Failure {
+                    code: Code::Config,
+                    msg: format!("cannot read resolvConf {}", path.display()),
+                    details: error.to_string(),
+                })?;
+                config::parse_resolv_conf(&text)
+            }
+            Some(_) | None => request.dns.clone(),
+        };
+        Ok(Add {
+            caller: self.caller(&request.attachment),
+            container: request.attachment.container.clone(),
+            ifname: request.attachment.ifname.clone(),
+            uid: request.attachment.uid.clone(),
+            asked: request
+                .pools
+                .as_ref()
+                .map(|asked| Asked { pools: asked.what.clone(), by: asked.by.to_string() }),
+            requested: request.ips.iter().flat_map(|asked| &asked.what).map(|ip| ip.address).collect(),
+            requested_by: request.ips.as_ref().map(|asked| asked.by.to_string()).unwrap_or_default(),
+            sticky: request.sticky,
+            inline,
+            routes: (!request.routes.is_empty()).then(|| request.routes.clone()),
+            dns: Some(dns).filter(|dns: &Dns| !dns.is_empty()),
+            avoid_first: request.link.takes_first_address(),
+            started,
+        })
+    }
+
+    async fn check(&self, request: &CheckRequest) -> Result<(), Error> {
+        let deadline = Instant::now() + self.host.config.add_deadline;
+        let store =
+            self.host.open_store(self.host.config.add_deadline).await.map_err(|e| refusal::of_store(&e))?;
+        let ctx = self.at(&store, &NoWire, deadline, Memory::default());
+        let attachment = &request.attachment;
+        let id = ops::lease_id(&self.caller(attachment), &attachment.ifname);
+        let believed: Option<Vec<_>> =
+            request.prev_result.as_ref().map(|ips| ips.iter().map(|ip| ip.address).collect());
+        ops::check(&ctx, &id, &attachment.container, believed.as_deref()).await.map_err(|r| refusal::of(&r))
+    }
+
+    async fn del(&self, request: &DelRequest) -> Result<(), Error> {
+        let attachment = &request.attachment;
+        let patience = self.host.config.del_deadline;
+        let deadline = Instant::now() + patience;
+        let told = match self.host.open_store(patience).await {
+            Ok(store) => {
+                let ctx = self.at(&store, &NoWire, deadline, Memory::default());
+                let end = ops::del(&ctx, &self.end_of(attachment), "DEL").await;
+                if end.is_ok() {
+                    // An older entry of this attachment is told with it.
+                    let _ =
+                        self.journal.cancel(&attachment.network, &attachment.container, &attachment.ifname);
+                    self.replay_some(&ctx).await;
+                }
+                end.map(|_| ())
+            }
+            Err(error) => Err(error.into()),
+        };
+        let Err(refused) = told else { return Ok(()) };
+        // What the store does not take now, or what only a newer leasehold may write, is told later.
+        self.line(Level::Warn, &format!("DEL is journalled: {refused}"));
+        self.leave_entry(attachment, &refused.to_string())
+    }
+
+    fn end_of(&self, attachment: &Attachment) -> ops::Del {
+        ops::Del {
+            cluster: self.identity.cluster.clone(),
+            node: self.identity.node.clone(),
+            network: attachment.network.clone(),
+            container: attachment.container.clone(),
+            ifname: attachment.ifname.clone(),
+            holder: match &attachment.holder {
+                holder @ Holder::Pod { .. } => Some(holder.clone()),
+                Holder::Container(_) => None,
+            },
+        }
+    }
+
+    async fn replay_some<W>(&self, ctx: &At<'_, W>) {
+        if self.journal.is_empty() {
+            return;
+        }
+        let until = Instant::now() + replay::A_WHILE;
+        match replay::replay(ctx, &self.journal, replay::SOME, until).await {
+            Ok(replayed) => {
+                if let Some(trouble) = replayed.trouble {
+                    self.line(Level::Warn, &trouble);
+                }
+            }
+            Err(trouble) => self.line(Level::Warn, &trouble.to_string()),
+        }
+    }
+
+    async fn gc(&self, request: &GcRequest) -> Result<(), Error> {
+        // The runtime did not say what is in use: giving everything back could not be mended.
+        let Some(valid) = &request.valid else { return Ok(()) };
+        let store = self.host.open_store(GC_DEADLINE).await.map_err(|e| refusal::of_store(&e))?;
+        let ctx = self.at(&store, &NoWire, Instant::now() + GC_DEADLINE, Memory::default());
+        let valid = valid.iter().cloned().collect();
+        ops::collect(&ctx, &request.network, &valid).await.map(|_| ()).map_err(|r| refusal::of(&r))
+    }
+
+    /// Whether this node could serve an ADD, as far as it can tell by itself. The store is asked only where the host
+    /// file says so: an error here takes the whole node down.
+    async fn status(&self) -> Result<(), Error> {
+        let unavailable = |error: Error| Error::Failure {
+            code: Code::Unavailable,
+            msg: error.msg(),
+            details: error.details(),
+        };
+        if let StoreSettings::Etcd(settings) = &self.host.config.store {
+            let now: Timestamp = HostClock.now();
+            host::etcd_settings(settings)
+                .and_then(|settings| etcd::check_files(&settings, now))
+                .map_err(|error| unavailable(refusal::of_store(&error)))?;
+        }
+        if !self.host.config.status_checks_store {
+            return Ok(());
+        }
+        let store =
+            self.host.open_store(STATUS_DEADLINE).await.map_err(|e| unavailable(refusal::of_store(&e)))?;
+        let deadline = Instant::now() + STATUS_DEADLINE;
+        let reads = [crate::store::Read::Get(crate::store::keys::meta())];
+        let answer = tokio::time::timeout_at(deadline, crate::store::Store::read(&store, &reads, None)).await;
+        match answer {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(unavailable(refusal::of_store(&error))),
+            Err(_) => Err(Error::Failure {
+                code: Code::Unavailable,
+                msg: "the store cannot be reached".into(),
+                details: format!("no answer within {} s", STATUS_DEADLINE.as_secs()),
+            }),
+        }
+    }
+}

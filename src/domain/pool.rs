@@ -756,7 +756,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 #[must_use]
 pub fn format_duration(duration: Duration) -> String {
     let ms = duration.as_millis();
-    if ms % 1000 != 0 {
+    if !ms.is_multiple_of(1000) {
         return format!("{ms}ms");
     }
     let (mut seconds, mut out) = (ms / 1000, String::new());

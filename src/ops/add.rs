@@ -413,7 +413,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
             Sent::Applied(revision) => {
                 let raw = record::encode_lease(&next, Some(&lease.raw));
                 let written = Stored { value: next, revision, raw };
-                self.end(view, source, Some(lease), Found::Bound(written)).transpose()
+                self.end(view, source, Some(lease), Found::Bound(Box::new(written))).transpose()
             }
             Sent::Conflict(_) => Ok(None),
         }
@@ -584,7 +584,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
             answer,
             memory: self.memory(view, Some(&written)),
             doubtful: old.is_some_and(|old| old.value.bound().is_some() || old.value.unconfirmed),
-            written: Some(written),
+            written: Some(*written),
         }))
     }
 

@@ -71,7 +71,7 @@ pub(crate) enum Want {
 #[derive(Debug)]
 pub(crate) enum Found {
     /// Bound, at this revision, with these bytes in the store.
-    Bound(Stored<Lease>),
+    Bound(Box<Stored<Lease>>),
     /// What the search rests on has changed: read again.
     Again,
     /// This source is full.
@@ -211,7 +211,7 @@ pub(crate) async fn search<S: Store, W: Wire, C: Clock, L: Log>(
         match commit::surely(ctx.store, &txn, ctx.deadline).await? {
             commit::Sent::Applied(revision) => {
                 let raw = record::encode_lease(&lease, old.map(|old| old.raw.as_slice()));
-                return Ok(Found::Bound(Stored { value: lease, revision, raw }));
+                return Ok(Found::Bound(Box::new(Stored { value: lease, revision, raw })));
             }
             commit::Sent::Conflict(snapshot) => {
                 *conflicts += 1;
@@ -399,10 +399,10 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
                     }
                     let whole = window.from == 0 && window.to == hunt.usable().size() - 1;
                     hunt.looks += 1;
-                    if whole || hunt.looks > LOOKS || !self.locate(hunt).await? {
-                        if let Some(end) = self.leave_range(hunt).await? {
-                            return Ok(Some(end));
-                        }
+                    if (whole || hunt.looks > LOOKS || !self.locate(hunt).await?)
+                        && let Some(end) = self.leave_range(hunt).await?
+                    {
+                        return Ok(Some(end));
                     }
                 }
             }

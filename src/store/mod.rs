@@ -13,6 +13,7 @@
 //! What is deliberately absent: locks, leases with a time to live, watches on the path of ADD and DEL, ordering
 //! and sorting by the server.
 
+pub mod any;
 pub mod changes;
 pub mod etcd;
 pub mod keys;

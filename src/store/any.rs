@@ -1,0 +1,28 @@
+//! One of the stores, chosen by the settings.
+
+use super::{Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, etcd::EtcdStore, local::LocalStore};
+
+/// A store, whichever the host file names.
+#[derive(Debug)]
+pub enum AnyStore {
+    /// In etcd.
+    Etcd(Box<EtcdStore>),
+    /// In a folder of this host.
+    Local(LocalStore),
+}
+
+impl Store for AnyStore {
+    async fn read(&self, reads: &[Read], at: Option<Revision>) -> Result<Snapshot, StoreError> {
+        match self {
+            Self::Etcd(store) => store.read(reads, at).await,
+            Self::Local(store) => store.read(reads, at).await,
+        }
+    }
+
+    async fn commit(&self, txn: &Txn) -> Result<Outcome, StoreError> {
+        match self {
+            Self::Etcd(store) => store.commit(txn).await,
+            Self::Local(store) => store.commit(txn).await,
+        }
+    }
+}
