@@ -2,8 +2,8 @@
 //!
 //! Why redb: it is pure Rust (no `unsafe` of ours, no C in a static build), a commit is checksummed and on the disk
 //! before it is answered, and its format is stable. LMDB is as fast and opens for many processes, but `heed` cannot
-//! be opened without `unsafe`; SQLite is a C build four times the size. redb's own mode for many writers at once is
-//! a few months old; the old exclusive one is used here, and processes take turns:
+//! be opened without `unsafe`; SQLite is C, too. redb's own mode for many writers at once is new, and mended with
+//! every release; the old exclusive one is used here, and processes take turns:
 //!
 //! - The only lock is redb's, on the file itself. The kernel gives it back when its process dies, however it dies.
 //!   Who finds it taken tries again, for a bounded time; then the error names the file and the time.
