@@ -403,9 +403,10 @@ impl Node {
         let deadline = Instant::now() + patience;
         let told = match self.host.open_store(patience).await {
             Ok(store) => {
-                let ctx = self.at(&store, &NoWire, deadline, Memory::default());
+                let ctx = self.at(&store, &NoWire, deadline, self.memory());
                 let end = ops::del(&ctx, &self.end_of(attachment), "DEL").await;
-                if end.is_ok() {
+                if let Ok(end) = &end {
+                    self.remember(&end.memory);
                     // An older entry of this attachment is told with it.
                     let _ =
                         self.journal.cancel(&attachment.network, &attachment.container, &attachment.ifname);
@@ -456,7 +457,7 @@ impl Node {
         let store = self.host.open_store(GC_DEADLINE).await.map_err(|e| refusal::of_store(&e))?;
         let ctx = self.at(&store, &NoWire, Instant::now() + GC_DEADLINE, Memory::default());
         let valid = valid.iter().cloned().collect();
-        ops::collect(&ctx, &request.network, &valid).await.map(|_| ()).map_err(|r| refusal::of(&r))
+        ops::collect(&ctx, &request.network, &valid).await.map_err(|r| refusal::of(&r))
     }
 
     /// Whether this node could serve an ADD, as far as it can tell by itself. The store is asked only where the host

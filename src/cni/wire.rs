@@ -19,6 +19,9 @@ impl LinkWire {
     /// the bridge. Anything else cannot be asked.
     pub(crate) fn new(link: &LinkSpec) -> Self {
         Self(match (link.plugin.as_str(), link.vlan) {
+            ("macvlan", _) if link.mode.as_deref() == Some("passthru") => {
+                Err("in passthru mode the pod's macvlan is the only one that master takes".into())
+            }
             ("macvlan", _) => match &link.master {
                 Some(master) => Ok(Some(Vantage::Macvlan { master: master.clone() })),
                 // The macvlan plugin takes the default route's link; it is looked up when it is needed.

@@ -23,7 +23,7 @@ use crate::{
     },
     store::{
         Compare, Read, Store, changes, keys,
-        record::{self, Frozen, RecordError, Stored},
+        record::{self, RecordError, Stored},
     },
 };
 
@@ -196,7 +196,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         if let Some(why) = view::went_back(&self.ctx.memory, &view.meta, view.revision)
             && view.frozen.is_none()
         {
-            view.frozen = Some(self.freeze(why).await?);
+            view.frozen = Some(view::freeze(self.ctx, why).await?);
         }
         let lease = view.lease.clone();
         let bound = lease.as_ref().and_then(|l| l.value.bound()).map(|stamp| stamp.container.clone());
@@ -209,19 +209,6 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
                 self.choose(&view, &sources, None).await
             }
         }
-    }
-
-    /// The first to see the store behind its own past stops everybody.
-    async fn freeze(&self, why: String) -> Result<Frozen, Refusal> {
-        let frozen = Frozen { why, by: format!("node {}", self.ctx.node.node), at: self.ctx.clock.now() };
-        let txn = crate::store::Txn {
-            compares: vec![Compare::Absent(keys::frozen())],
-            writes: vec![crate::store::Write::Put(keys::frozen(), record::encode_frozen(&frozen))],
-            otherwise: vec![Read::Get(keys::frozen())],
-        };
-        let _ = commit::surely(self.ctx.store, &txn, self.ctx.deadline).await?;
-        self.ctx.log.note(&frozen.why);
-        Ok(frozen)
     }
 
     fn now_stamp(&self) -> Stamp {
@@ -266,6 +253,9 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
     async fn own(&mut self, view: &View, lease: &Stored<Lease>) -> Result<Option<Added>, Refusal> {
         self.refuse_newer(&lease.value)?;
         let sources = self.sources_or_reserved(view, &lease.value)?;
+        if !self.request.requested.is_empty() && !sources.iter().any(|source| self.wants(source).is_some()) {
+            return Err(self.outside(&sources));
+        }
         match self.standing(&sources, &lease.value) {
             Standing::Fits(source) => self.take_over(view, lease, source).await,
             Standing::Partly(source, wants) => {
@@ -353,7 +343,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
 
     fn standing<'v>(&self, sources: &'v [Source], lease: &Lease) -> Standing<'v> {
         let mut reason = "no pool that may be used holds its address".to_owned();
-        for source in sources {
+        for source in sources.iter().filter(|source| self.wants(source).is_some()) {
             let mut left: Vec<&LeasedAddress> = lease.addresses.iter().collect();
             let wants: Vec<Want> = source
                 .slots

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Change, Clock, Context, Log, Refusal, commit, commit::Sent};
+use super::{Change, Clock, Context, Log, Memory, Refusal, commit, commit::Sent, view};
 use crate::{
     domain::{
         lease::{Holder, Lease, LeaseId},
@@ -41,8 +41,8 @@ pub struct Del {
 pub struct End {
     /// The lease that was ended; `None`: nothing of this container.
     pub lease: Option<LeaseId>,
-    /// The store's revision.
-    pub revision: Revision,
+    /// What the node should remember of the store.
+    pub memory: Memory,
 }
 
 /// Ends the lease of a container, if it is still its own.
@@ -55,10 +55,11 @@ pub async fn del<S: Store, W, C: Clock, L: Log>(
     why: &str,
 ) -> Result<End, Refusal> {
     loop {
-        let (lease, revision) = find(ctx, request).await?;
-        let Some(lease) = lease else { return Ok(End { lease: None, revision }) };
+        let (lease, mut memory) = find(ctx, request).await?;
+        let Some(lease) = lease else { return Ok(End { lease: None, memory }) };
         if let Some(revision) = unbind(ctx, &lease, why).await? {
-            return Ok(End { lease: Some(lease.value.id), revision });
+            memory.revision = memory.revision.max(revision);
+            return Ok(End { lease: Some(lease.value.id), memory });
         }
     }
 }
@@ -106,7 +107,7 @@ async fn unbind<S: Store, W, C: Clock, L: Log>(
 async fn find<S: Store, W, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
     request: &Del,
-) -> Result<(Option<Stored<Lease>>, Revision), Refusal> {
+) -> Result<(Option<Stored<Lease>>, Memory), Refusal> {
     let attachment = keys::attachment(&AttachmentId {
         cluster: request.cluster.clone(),
         node: request.node.clone(),
@@ -127,7 +128,20 @@ async fn find<S: Store, W, C: Clock, L: Log>(
     }
     let mut reads = vec![Read::Get(attachment)];
     reads.extend(ids.iter().map(|id| Read::Get(keys::lease(id))));
+    let meta = reads.len();
+    reads.push(Read::Get(keys::meta()));
+    reads.push(Read::Get(keys::frozen()));
     let snapshot = commit::read(ctx.store, &reads, None, ctx.deadline).await?;
+    // A store without its own record is a new one: it knows nothing of this container either.
+    let Some(known) = snapshot.entry(meta).map(record::decode_meta).transpose()? else {
+        return Ok((None, Memory::default()));
+    };
+    if let Some(why) = view::went_back(&ctx.memory, &known, snapshot.revision)
+        && snapshot.entry(meta + 1).is_none()
+    {
+        view::freeze(ctx, why).await?;
+    }
+    let memory = Memory { store: Some(known.store), revision: snapshot.revision };
     let named = match snapshot.entry(0).map(record::decode_pointer) {
         Some(Ok(named)) => Some(named),
         Some(Err(error)) => {
@@ -136,16 +150,16 @@ async fn find<S: Store, W, C: Clock, L: Log>(
         }
         None => None,
     };
-    for at in 1..reads.len() {
+    for at in 1..meta {
         if let Some(lease) = ours(ctx, request, snapshot.entry(at))? {
-            return Ok((Some(lease), snapshot.revision));
+            return Ok((Some(lease), memory));
         }
     }
     let Some(named) = named.filter(|named| !ids.contains(named)) else {
-        return Ok((None, snapshot.revision));
+        return Ok((None, memory));
     };
     let more = commit::read(ctx.store, &[Read::Get(keys::lease(&named))], None, ctx.deadline).await?;
-    Ok((ours(ctx, request, more.entry(0))?, more.revision))
+    Ok((ours(ctx, request, more.entry(0))?, memory))
 }
 
 fn ours<S, W, C, L: Log>(
@@ -173,14 +187,12 @@ pub async fn collect<S: Store, W, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
     network: &NetworkName,
     valid: &BTreeSet<(ContainerId, IfName)>,
-) -> Result<Revision, Refusal> {
+) -> Result<(), Refusal> {
     let mut span = keys::attachments_of(&ctx.node.cluster, &ctx.node.node, network);
     let mut failure = None;
-    let mut last = Revision::default();
     loop {
         let read = Read::List { span: span.clone(), keys_only: false, limit: Some(PAGE) };
         let page = commit::read(ctx.store, &[read], None, ctx.deadline).await?;
-        last = last.max(page.revision);
         for entry in page.entries(0) {
             let Some(id) = keys::parse_attachment(&entry.key) else { continue };
             if valid.contains(&(id.container.clone(), id.ifname.clone())) {
@@ -195,16 +207,13 @@ pub async fn collect<S: Store, W, C: Clock, L: Log>(
                 ifname: id.ifname,
                 holder,
             };
-            match del(ctx, &request, "GC").await {
-                Ok(end) => last = last.max(end.revision),
-                Err(error) => {
-                    failure.get_or_insert(error);
-                }
+            if let Err(error) = del(ctx, &request, "GC").await {
+                failure.get_or_insert(error);
             }
         }
         match page.entries(0).last() {
             Some(entry) if page.entries(0).len() >= PAGE as usize => span = span.after(&entry.key),
-            Some(_) | None => return failure.map_or(Ok(last), Err),
+            Some(_) | None => return failure.map_or(Ok(()), Err),
         }
     }
 }

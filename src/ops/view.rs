@@ -1,7 +1,7 @@
 //! What an ADD reads before it decides: one transaction for all that its names lead to, one more for the pool
 //! documents that the index named.
 
-use super::{Context, Refusal, commit};
+use super::{Clock, Context, Log, Refusal, commit};
 use crate::{
     domain::{
         lease::{Lease, LeaseId},
@@ -11,7 +11,7 @@ use crate::{
     },
     ops::Memory,
     store::{
-        Compare, Entry, Read, Revision, Snapshot, Store, keys,
+        Compare, Entry, Read, Revision, Snapshot, Store, changes, keys,
         record::{self, Frozen, Meta, RecordError, Stored},
     },
 };
@@ -45,7 +45,7 @@ impl View {
 
     /// The compare that a commit resting on this pool needs.
     pub(crate) fn guard(&self, name: &PoolName) -> Option<Compare> {
-        self.pool(name).map(crate::store::changes::pool_as_read)
+        self.pool(name).map(changes::pool_as_read)
     }
 }
 
@@ -136,4 +136,16 @@ pub(crate) fn went_back(memory: &Memory, meta: &Meta, revision: Revision) -> Opt
             memory.revision.0, revision.0
         )
     })
+}
+
+/// The first to see the store behind its own past stops everybody: nothing new is leased until a person looked.
+pub(crate) async fn freeze<S: Store, W, C: Clock, L: Log>(
+    ctx: &Context<'_, S, W, C, L>,
+    why: String,
+) -> Result<Frozen, Refusal> {
+    let frozen = Frozen { why, by: format!("node {}", ctx.node.node), at: ctx.clock.now() };
+    let txn = changes::freeze(&frozen);
+    let _ = commit::surely(ctx.store, &txn, ctx.deadline).await?;
+    ctx.log.note(&frozen.why);
+    Ok(frozen)
 }

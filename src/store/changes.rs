@@ -19,6 +19,7 @@
 //! | [`reserve_device`] | A=0 R=0 or =r | put A, del R |
 //! | [`release_device`] | A=r | del A, put R |
 //! | [`move_lease`] (not bound) | L(from)=r L(to)=0 | put L(to) A, del L(from) |
+//! | [`freeze`] | F=0 | put F |
 //! | [`apply_pool`] | P=r or =0 | put P, serves; del serves |
 //! | [`delete_pool`] | P=r and no address of its ranges written since R | del P, serves |
 //!
@@ -27,9 +28,9 @@
 use std::net::IpAddr;
 
 use super::{
-    Compare, Key, Revision, Span, Txn, Write, keys,
+    Compare, Key, Read, Revision, Span, Txn, Write, keys,
     keys::AttachmentId,
-    record::{self, PoolDocument, Stored},
+    record::{self, Frozen, PoolDocument, Stored},
 };
 use crate::domain::{
     lease::{Binding, Declined, Holder, Lease, LeaseId, LeasedAddress, Released, Stamp, Timestamp},
@@ -370,6 +371,16 @@ pub fn move_lease(from: &Stored<Lease>, to: &LeaseId, now: Timestamp) -> Option<
         txn.put(address_key(address), record::encode_pointer(to));
     }
     Some(txn)
+}
+
+/// Nothing new is leased from now on. Who comes second finds the reason of the first.
+#[must_use]
+pub fn freeze(frozen: &Frozen) -> Txn {
+    let mut txn = Txn::default();
+    txn.compare(Compare::Absent(keys::frozen()));
+    txn.put(keys::frozen(), record::encode_frozen(frozen));
+    txn.otherwise.push(Read::Get(keys::frozen()));
+    txn
 }
 
 /// The compare of a pool that was read.
