@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     domain::{
-        addr::{Family, number},
+        addr::number,
         choose::WINDOW,
         lease::{AddressHolder, Binding, Lease, LeaseId, LeasedAddress, Seen, Stamp, Timestamp},
         names::{ContainerId, DomainName, IfName, Uid},
@@ -343,24 +343,25 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
 
     fn standing<'v>(&self, sources: &'v [Source], lease: &Lease) -> Standing<'v> {
         let mut reason = "no pool that may be used holds its address".to_owned();
-        for source in sources.iter().filter(|source| self.wants(source).is_some()) {
+        for source in sources {
+            // Never another address than the one that was asked for.
+            let Some(asked) = self.wants(source) else { continue };
             let mut left: Vec<&LeasedAddress> = lease.addresses.iter().collect();
             let wants: Vec<Want> = source
                 .slots
                 .iter()
-                .map(|ranges| {
-                    let asked = self.requested_in(ranges);
+                .zip(asked)
+                .map(|(ranges, want)| {
                     let kept = left.iter().position(|held| {
                         held.domain == source.domain
                             && held.pool == source.pool
                             && ranges.iter().any(|range| range.usable().contains(held.address))
-                            && asked.is_none_or(|address| address == held.address)
+                            && match &want {
+                                Want::This(address, _) => *address == held.address,
+                                Want::Kept(_) | Want::Any => true,
+                            }
                     });
-                    match (kept, asked) {
-                        (Some(at), _) => Want::Kept(left.remove(at).clone()),
-                        (None, Some(address)) => Want::This(address, self.request.requested_by.clone()),
-                        (None, None) => Want::Any,
-                    }
+                    kept.map_or(want, |at| Want::Kept(left.remove(at).clone()))
                 })
                 .collect();
             let kept = wants.iter().filter(|want| matches!(want, Want::Kept(_))).count();
@@ -375,16 +376,6 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
             }
         }
         Standing::Unfit(reason)
-    }
-
-    fn requested_in(&self, ranges: &[Range]) -> Option<IpAddr> {
-        let family = ranges.first()?.family();
-        let mut asked = self.request.requested.iter().filter(|address| Family::of(**address) == family);
-        asked
-            .clone()
-            .find(|address| ranges.iter().any(|range| range.usable().contains(**address)))
-            .or_else(|| asked.next())
-            .copied()
     }
 
     async fn take_over(
@@ -660,7 +651,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
             pool.ranges()
                 .iter()
                 .filter(|range| range.family() == family)
-                .map(|range| self.spared(range))
+                .filter_map(|range| self.spared(range))
                 .collect()
         });
         Source {
@@ -687,7 +678,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
             slots: inline
                 .sets
                 .iter()
-                .map(|set| set.iter().map(|range| self.spared(range)).collect())
+                .map(|set| set.iter().filter_map(|range| self.spared(range)).collect())
                 .collect(),
             routes: Vec::new(),
             dns: Dns::default(),
@@ -699,13 +690,13 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         })
     }
 
-    /// A bridge without a gateway takes the subnet's first address for itself.
-    fn spared(&self, range: &Range) -> Range {
+    /// A bridge without a gateway takes the subnet's first address for itself; `None` if that leaves nothing.
+    fn spared(&self, range: &Range) -> Option<Range> {
         if !self.request.avoid_first || range.gateway().is_some() {
-            return range.clone();
+            return Some(range.clone());
         }
         let first = range.family().address(range.subnet().first().saturating_add(1));
-        range.clone().also_without(first)
+        Some(range.clone().also_without(first)).filter(|range| !range.usable().is_empty())
     }
 
     /// Of a full source: leases that look dead, at most a few, best effort.

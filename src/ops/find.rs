@@ -147,6 +147,10 @@ pub(crate) async fn search<S: Store, W: Wire, C: Clock, L: Log>(
             Want::Any => None,
         };
         let ranges = source.slots.get(slot).map_or(&[][..], Vec::as_slice);
+        if ranges.is_empty() {
+            let pool = source.label.clone();
+            return Ok(Found::Full(Usage { pool, family: None, used: 0, total: 0 }));
+        }
         let at = match &want {
             Some((address, _)) => {
                 ranges.iter().position(|range| range.usable().contains(*address)).unwrap_or(0)
@@ -320,6 +324,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
                 // A released key that cannot be read is as good as taken: never handed out.
                 let Ok(stored) = record::decode_released(entry) else {
                     window.taken.insert(place);
+                    hunt.shunned.insert(place);
                     continue;
                 };
                 let (revision, now) = (entry.revision.0, Instant::now());
@@ -469,10 +474,11 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
             return Ok(Some(Found::Full(Usage { pool: self.source.label.clone(), family, used, total })));
         }
         if !hunt.shunned.is_empty() && u128::try_from(hunt.shunned.len()).unwrap_or(0) >= total - used {
-            // The rest answers on the wire: taken by strangers.
+            // The rest answers on the wire, taken by strangers, or its records cannot be read.
             let family = Some(hunt.family());
             let left = total - used;
-            let pool = format!("{} ({left} more answer on the wire or cannot be asked)", self.source.label);
+            let pool =
+                format!("{} ({left} more answer on the wire, or cannot be asked or read)", self.source.label);
             return Ok(Some(Found::Full(Usage { pool, family, used, total })));
         }
         sleep(BREATH).await;
@@ -546,19 +552,19 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
         let usable = hunt.usable().clone();
         let size = usable.size();
         let chance = u128::from(self.ctx.clock.chance());
+        let (mut from, mut to, mut at) = (0, size - 1, None);
         if size > SAMPLES * SAMPLE {
             let step = size / SAMPLES;
             let offset = chance % (step - SAMPLE + 1);
             let pieces: Vec<(u128, u128)> =
                 (0..SAMPLES).map(|k| (k * step + offset, k * step + offset + SAMPLE - 1)).collect();
             let (rooms, revision) = self.rooms(&usable, &pieces, None).await?;
-            if let Some((from, to)) = with_room(&pieces, &rooms, chance) {
-                self.look_at(hunt, from + (to - from) / 2, SAMPLE, Some(revision)).await?;
-                return Ok(true);
+            if let Some(piece) = with_room(&pieces, &rooms, chance) {
+                ((from, to), at) = (piece, Some(revision));
             }
         }
-        let (mut from, mut to, mut at) = (0, size - 1, None);
-        while to - from >= SAMPLE {
+        // A window that is asked for whole: not too wide, and not in too many runs.
+        while to - from >= SAMPLE || usable.slice(from, to).len() > self.spans {
             let pieces = pieces(from, to);
             let (rooms, revision) = self.rooms(&usable, &pieces, at).await?;
             at = Some(revision);
@@ -567,7 +573,8 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
                 None => return Ok(false),
             }
         }
-        self.look_at(hunt, from + (to - from) / 2, to - from + 1, at).await?;
+        let width = to - from + 1;
+        self.look_at(hunt, from + width / 2, width, at).await?;
         Ok(true)
     }
 
