@@ -5,5 +5,6 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod layering;
+mod ops;
 mod store_etcd;
 mod support;
