@@ -4,6 +4,7 @@
 //! `SKIPPED` and why; with CI set that is a failure.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod cli;
 mod layering;
 mod ops;
 mod store_etcd;

@@ -1,6 +1,7 @@
 //! Leasehold.
 
 pub mod admin;
+pub mod cli;
 pub mod cni;
 pub mod config;
 pub mod domain;

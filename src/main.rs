@@ -3,5 +3,9 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    leasehold::cni::run()
+    // A runtime sets CNI_COMMAND and gives no arguments; with neither, the plugin says what it is.
+    if std::env::var_os("CNI_COMMAND").is_some() || std::env::args_os().len() < 2 {
+        return leasehold::cni::run();
+    }
+    leasehold::cli::run(std::env::args_os())
 }

@@ -1,0 +1,489 @@
+//! The command line: names, flags, help. Nothing is decided here.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::domain::{
+    addr::parse_address,
+    names::{ClusterName, DomainName, IfName, Namespace, NetworkName, NodeName, PoolName, Uid},
+};
+
+fn name<T, E: std::fmt::Display>(
+    parse: impl Fn(String) -> Result<T, E> + Clone + Send + Sync,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync {
+    move |text| parse(text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// Leases addresses to pods from per-service ranges, and gives a pod its old address back.
+#[derive(Debug, Parser)]
+#[command(
+    name = "leasehold",
+    version,
+    about,
+    disable_version_flag = true,
+    propagate_version = false,
+    after_help = "Exit status: 0 done; 1 failed; 2 wrong usage; 3 done, and there is something to look at;\n4 refused, needs --force; 5 no such pool or lease.\n\nCalled by a container runtime (CNI_COMMAND is set) it is a CNI IPAM plugin: `ipam: {\"type\": \"leasehold\"}`."
+)]
+pub(crate) struct Cli {
+    /// What every command takes.
+    #[command(flatten)]
+    pub(crate) global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Global {
+    /// How data is printed.
+    #[arg(short, long, global = true, value_enum, default_value = "table", value_name = "FORMAT")]
+    pub(crate) output: Format,
+    /// Only this namespace
+    #[arg(short, long, global = true, value_name = "NAMESPACE", value_parser = name(Namespace::new))]
+    pub(crate) namespace: Option<Namespace>,
+    /// All namespaces (the default)
+    #[arg(short = 'A', long, global = true, conflicts_with = "namespace")]
+    pub(crate) all_namespaces: bool,
+    /// Tables without their first line
+    #[arg(long, global = true)]
+    pub(crate) no_headers: bool,
+    /// Only this cluster; for what is made: in this cluster
+    #[arg(long, global = true, value_name = "NAME", value_parser = name(ClusterName::new))]
+    pub(crate) cluster: Option<ClusterName>,
+    /// Only this domain (the space in which an address is unique)
+    #[arg(long, global = true, value_name = "NAME", value_parser = name(DomainName::new))]
+    pub(crate) domain: Option<DomainName>,
+    /// Host file [default: $LEASEHOLD_CONFIG, /etc/cni/net.d/leasehold.d/config.json, /etc/leasehold/config.json]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Store")]
+    pub(crate) config: Option<PathBuf>,
+    /// Members of the etcd, instead of the host file's
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL,…",
+        env = "ETCDCTL_ENDPOINTS",
+        value_delimiter = ',',
+        help_heading = "Store"
+    )]
+    pub(crate) endpoints: Vec<String>,
+    /// CA that signed the members' certificates
+    #[arg(long, global = true, value_name = "FILE", env = "ETCDCTL_CACERT", help_heading = "Store")]
+    pub(crate) cacert: Option<PathBuf>,
+    /// Our certificate
+    #[arg(long, global = true, value_name = "FILE", env = "ETCDCTL_CERT", help_heading = "Store")]
+    pub(crate) cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, global = true, value_name = "FILE", env = "ETCDCTL_KEY", help_heading = "Store")]
+    pub(crate) key: Option<PathBuf>,
+    /// User and password; give them in ETCDCTL_USER rather than here, where `ps` shows them
+    #[arg(
+        long,
+        global = true,
+        value_name = "USER:PASSWORD",
+        env = "ETCDCTL_USER",
+        hide_env_values = true,
+        help_heading = "Store"
+    )]
+    pub(crate) user: Option<String>,
+    /// What stands before every key [default: /leasehold]
+    #[arg(long, global = true, value_name = "PREFIX", help_heading = "Store")]
+    pub(crate) prefix: Option<String>,
+    /// An embedded store in this folder, instead of an etcd
+    #[arg(long, global = true, value_name = "DIR", conflicts_with = "endpoints", help_heading = "Store")]
+    pub(crate) local: Option<PathBuf>,
+}
+
+/// How data is printed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Format {
+    /// Columns
+    Table,
+    /// More columns, and the store's revision on stderr
+    Wide,
+    /// One JSON document with stable fields
+    Json,
+    /// The same in YAML
+    Yaml,
+    /// One KIND/NAME a line
+    Name,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Ranges of addresses, and whom they serve
+    #[command(subcommand)]
+    Pool(PoolCommand),
+    /// Who has which address
+    #[command(subcommand)]
+    Lease(LeaseCommand),
+    /// Which pool and address a pod gets, why, and what stands in the way
+    #[command(
+        after_help = "Examples:\n  leasehold explain shop/db-0\n  leasehold explain shop/web-7d9c4f6b5d-x7k2p --node n31 --network lan100\n\nExit status 3: the pod would get no address."
+    )]
+    Explain(Explain),
+    /// Audits the store: every invariant, every record
+    #[command(
+        after_help = "Examples:\n  leasehold check\n  leasehold check --repair --dry-run\n  leasehold check --repair\n\n--repair mends what has one right answer: half pairs, stale attachments, the index of pools.\nIt never touches what it cannot read, and never decides between two holders of an address.\nExit status 3: something is left to look at."
+    )]
+    Check(Check),
+    /// The clusters that may lease
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// Leases nothing new until `thaw`; pods that have an address keep it
+    #[command(
+        after_help = "Example, before a snapshot of the store is restored:\n  leasehold freeze --reason 'restoring the snapshot of Monday'"
+    )]
+    Freeze(Freeze),
+    /// Ends a freeze, and gives the store a new identity
+    #[command(
+        after_help = "Run it once every node's running pods have their leases back: until then an address of a pod that\nruns could be given to another."
+    )]
+    Thaw(Write),
+    /// Replays this node's journal: ends of pods that the store did not take when they came
+    #[command(after_help = "Every later call of the plugin on this node does the same by and by.")]
+    Flush(Write),
+    /// Looks at this node and its store, and says what to do
+    #[command(after_help = "Exit status 3: something is to look at.")]
+    Doctor,
+    /// Prints the version
+    Version,
+    /// Prints a completion script
+    #[command(after_help = "Example:\n  leasehold completion bash > /etc/bash_completion.d/leasehold")]
+    Completion {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// What every command that writes takes.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Write {
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// What every list takes.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    /// Go on, and print what changes
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+}
+
+/// Ranges of addresses, and whom they serve.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PoolCommand {
+    /// Lists pools, and how many of their addresses are what
+    #[command(
+        after_help = "SIZE counts usable addresses; FREE those that nobody has, that are past their cool-down, and on which no\nstranger answered. An address counts for the pool that its lease names. DOUBT counts leases that are kept\nbecause nobody knows whether their pods come back.\n\nExamples:\n  leasehold pool list\n  leasehold pool list -o json | jq '.items[] | select(.counts.free == 0) | .name'"
+    )]
+    List(Watch),
+    /// Shows a pool
+    #[command(
+        after_help = "Change a pool:\n  leasehold pool show shop-db -o yaml > shop-db.yaml\n  $EDITOR shop-db.yaml\n  leasehold pool diff -f shop-db.yaml\n  leasehold pool apply -f shop-db.yaml"
+    )]
+    Show {
+        /// Its name
+        #[arg(value_parser = name(PoolName::new))]
+        name: PoolName,
+    },
+    /// Makes a pool from flags
+    #[command(
+        after_help = "Examples:\n  leasehold pool create shop-db --network lan100 --subnet 10.0.0.0/22 --range 10.0.0.1-10.0.0.10 \\\n    --gateway 10.0.0.254 --default-route --serves shop/db\n  leasehold pool create lan --network lan100 --subnet 10.0.0.0/22 --serves '*/*'"
+    )]
+    Create(Box<Create>),
+    /// Makes pools what the documents say
+    #[command(
+        after_help = "All documents are checked before the first is written, and all faults are reported at once.\n\nExamples:\n  leasehold pool apply -f pools.yaml\n  leasehold pool apply -f pools/ --prune --dry-run\n  ssh admin cat pools.yaml | leasehold pool apply -f -"
+    )]
+    Apply(Apply),
+    /// Shows what `apply` would change
+    #[command(
+        after_help = "Example:\n  leasehold pool diff -f pools/ --prune\n\nExit status 3: something would change."
+    )]
+    Diff(Files),
+    /// Deletes pools
+    #[command(
+        after_help = "A pool with leases is not deleted. With --force it is; its leases stay with their pods, are listed as\noutside, and each pod gets another address at its next start.\n\nExample:\n  leasehold pool delete shop-db"
+    )]
+    Delete {
+        /// Their names
+        #[arg(required = true, value_parser = name(PoolName::new))]
+        names: Vec<PoolName>,
+        /// Also with leases
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        write: Write,
+    },
+}
+
+/// Documents.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Files {
+    /// A file of YAML or JSON documents, a folder of *.yaml, *.yml, *.json, or - for standard input
+    #[arg(short, long = "filename", required = true, value_name = "FILE|DIR|-")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Delete pools that no document names
+    #[arg(long)]
+    pub(crate) prune: bool,
+    /// Also pools with leases
+    #[arg(long, requires = "prune")]
+    pub(crate) force: bool,
+}
+
+/// Makes pools what the documents say.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Apply {
+    #[command(flatten)]
+    pub(crate) files: Files,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+/// Makes a pool from flags.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Create {
+    /// Its name
+    pub(crate) name: String,
+    /// CNI networks it is for (repeatable), or '*'
+    #[arg(long = "network", required = true, value_name = "NAME")]
+    pub(crate) networks: Vec<String>,
+    /// A subnet (repeatable: one IPv4 and one IPv6 for dual stack)
+    #[arg(long = "subnet", required = true, value_name = "CIDR")]
+    pub(crate) subnets: Vec<String>,
+    /// Part of a subnet (repeatable) [default: all of it]
+    #[arg(long = "range", value_name = "A-B")]
+    pub(crate) ranges: Vec<String>,
+    /// Gateway of its subnet (repeatable); never leased
+    #[arg(long = "gateway", value_name = "ADDRESS")]
+    pub(crate) gateways: Vec<String>,
+    /// Give pods a default route through the gateway
+    #[arg(long, requires = "gateways")]
+    pub(crate) default_route: bool,
+    /// Address, range A-B or subnet that is not leased (repeatable)
+    #[arg(long = "exclude", value_name = "A|A-B|CIDR")]
+    pub(crate) excludes: Vec<String>,
+    /// A route, to be used by pods (repeatable)
+    #[arg(long = "route", value_name = "CIDR[,GATEWAY]")]
+    pub(crate) routes: Vec<String>,
+    /// Whom it serves (repeatable): NAMESPACE/WORKLOAD, NAMESPACE/* or */*
+    #[arg(long = "serves", value_name = "NS/WORKLOAD")]
+    pub(crate) serves: Vec<String>,
+    /// Only in these clusters (repeatable)
+    #[arg(long = "only-cluster", value_name = "NAME")]
+    pub(crate) clusters: Vec<String>,
+    /// Only on these nodes (repeatable): a pattern, or LABEL=VALUE of the host file
+    #[arg(long = "only-node", value_name = "PATTERN")]
+    pub(crate) nodes: Vec<String>,
+    /// Lower first, between pools that serve a pod equally closely [default: 100]
+    #[arg(long)]
+    pub(crate) priority: Option<u32>,
+    /// Name servers (repeatable)
+    #[arg(long = "nameserver", value_name = "ADDRESS")]
+    pub(crate) nameservers: Vec<String>,
+    /// Do pods keep their address: auto, always, never [default: auto]
+    #[arg(long, value_name = "RULE")]
+    pub(crate) sticky: Option<String>,
+    /// When the controller is gone: Delete, Retain [default: Delete]
+    #[arg(long, value_name = "RULE")]
+    pub(crate) when_deleted: Option<String>,
+    /// When it was scaled below the pod: Delete, Retain [default: Retain]
+    #[arg(long, value_name = "RULE")]
+    pub(crate) when_scaled: Option<String>,
+    /// Longest time an address is kept for its pod [default: 0s, no limit]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) hold_for: Option<String>,
+    /// What is assumed of a node that cannot be asked: free, keep [default: free]
+    #[arg(long, value_name = "RULE")]
+    pub(crate) node_lost: Option<String>,
+    /// How long a released address rests [default: 5s]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) cool_down: Option<String>,
+    /// When an address is asked for on the wire: unconfirmed, always, never [default: unconfirmed]
+    #[arg(long, value_name = "RULE")]
+    pub(crate) probe: Option<String>,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+/// Who has which address.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LeaseCommand {
+    /// Lists addresses that somebody has
+    #[command(
+        after_help = "AGE is how long a lease has been in its state. Released and declined addresses are listed if --state asks\nfor them.\n\nExamples:\n  leasehold lease list -n shop\n  leasehold lease list --node n07 --state bound\n  leasehold lease list --workload shop/db -o wide\n  leasehold lease list --state released,declined\n  leasehold lease list -o json | jq -r '.items[] | [.address, .namespace, .pod, .node] | @tsv'"
+    )]
+    List(LeaseList),
+    /// Shows all about an address or a pod
+    #[command(after_help = "Examples:\n  leasehold lease show 10.0.0.2\n  leasehold lease show shop/db-1")]
+    Show {
+        /// An address, or NAMESPACE/POD
+        #[arg(value_name = "ADDRESS|NS/POD")]
+        target: String,
+    },
+    /// Gives an address to a pod before it asks, or keeps it for a device
+    #[command(
+        after_help = "Examples:\n  leasehold lease reserve shop/db-0 --address 10.0.0.1\n  leasehold lease reserve shop/db --addresses 10.0.0.1-10.0.0.3      (db-0 gets 10.0.0.1, db-1 10.0.0.2, …)\n  leasehold lease reserve 10.0.0.12 --reason 'printer, 2nd floor'\n\nA reserved address is nobody else's until it is released."
+    )]
+    Reserve(Reserve),
+    /// Gives the lease of a pod that does not run to another pod
+    #[command(after_help = "Example:\n  leasehold lease move shop/db-0 shop/primary-0")]
+    Move {
+        /// Who has it, as NAMESPACE/POD
+        #[arg(value_name = "NS/POD")]
+        from: String,
+        /// Who gets it
+        #[arg(value_name = "NS/POD")]
+        to: String,
+        /// Only on this network
+        #[arg(long, value_name = "NAME", value_parser = name(NetworkName::new))]
+        network: Option<NetworkName>,
+        #[command(flatten)]
+        write: Write,
+    },
+    /// Ends leases; their addresses are free to others after the cool-down
+    #[command(
+        after_help = "The lease of a running pod is not released. With --force it is, and the address is probed before it is\ngiven to another pod.\n\nExamples:\n  leasehold lease release 10.0.0.3\n  leasehold lease release shop/db-7\n  leasehold lease release --workload shop/db"
+    )]
+    Release(Release),
+}
+
+/// Lists addresses that somebody has.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LeaseList {
+    /// Only of this pool
+    #[arg(long, value_name = "NAME", value_parser = name(PoolName::new))]
+    pub(crate) pool: Option<PoolName>,
+    /// Only on this node
+    #[arg(long, value_name = "NAME", value_parser = name(NodeName::new))]
+    pub(crate) node: Option<NodeName>,
+    /// Only in these states: bound, held, reserved, invalid, released, declined
+    #[arg(long, value_name = "STATE,…", value_delimiter = ',')]
+    pub(crate) state: Vec<String>,
+    /// Only on this network
+    #[arg(long, value_name = "NAME", value_parser = name(NetworkName::new))]
+    pub(crate) network: Option<NetworkName>,
+    /// Only of this workload
+    #[arg(long, value_name = "[NS/]WORKLOAD")]
+    pub(crate) workload: Option<String>,
+    /// Only what is kept because nobody knows
+    #[arg(long)]
+    pub(crate) doubtful: bool,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
+}
+
+/// Gives an address to a pod before it asks, or keeps it for a device.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Reserve {
+    /// A pod, a workload (with --addresses), or an address (with --reason)
+    #[arg(value_name = "NS/POD|NS/WORKLOAD|ADDRESS")]
+    pub(crate) target: String,
+    /// The pod's address (repeatable: one of each family)
+    #[arg(long = "address", value_name = "A", value_parser = parse_address, conflicts_with_all = ["addresses", "reason"])]
+    pub(crate) address: Vec<std::net::IpAddr>,
+    /// Addresses of the workload's pods: ordinal 0 gets A
+    #[arg(long, value_name = "A-B", conflicts_with = "reason")]
+    pub(crate) addresses: Option<String>,
+    /// Why the address is kept
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// The CNI network [default: the pool's only one]
+    #[arg(long, value_name = "NAME", value_parser = name(NetworkName::new))]
+    pub(crate) network: Option<NetworkName>,
+    /// The interface in the pod
+    #[arg(long, value_name = "NAME", default_value = "eth0", value_parser = name(IfName::new))]
+    pub(crate) ifname: IfName,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+/// Ends leases.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Release {
+    /// An address, or NAMESPACE/POD
+    #[arg(value_name = "ADDRESS|NS/POD", required_unless_present = "workload", conflicts_with = "workload")]
+    pub(crate) target: Option<String>,
+    /// All leases of a workload's pods
+    #[arg(long, value_name = "NS/WORKLOAD")]
+    pub(crate) workload: Option<String>,
+    /// Only on this network
+    #[arg(long, value_name = "NAME", value_parser = name(NetworkName::new))]
+    pub(crate) network: Option<NetworkName>,
+    /// Also of running pods
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+/// Which pool and address a pod gets.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Explain {
+    /// The pod
+    #[arg(value_name = "NS/POD")]
+    pub(crate) pod: String,
+    /// The CNI network [default: that of the pod's lease, or the only one that pools name]
+    #[arg(long, value_name = "NAME", value_parser = name(NetworkName::new))]
+    pub(crate) network: Option<NetworkName>,
+    /// The node [default: that of the pod's lease, or of the host file]
+    #[arg(long, value_name = "NAME", value_parser = name(NodeName::new))]
+    pub(crate) node: Option<NodeName>,
+}
+
+/// Audits the store.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Check {
+    /// Mend what has one right answer
+    #[arg(long)]
+    pub(crate) repair: bool,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+/// The clusters that may lease.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Lists registered clusters
+    List(Watch),
+    /// Registers a cluster
+    #[command(
+        after_help = "Example:\n  leasehold cluster add prod-a --uid \"$(kubectl get namespace kube-system -o jsonpath='{.metadata.uid}')\""
+    )]
+    Add {
+        /// Its name: part of every lease's key
+        #[arg(value_parser = name(ClusterName::new))]
+        name: ClusterName,
+        /// The UID of its namespace kube-system
+        #[arg(long, value_parser = name(Uid::new))]
+        uid: Uid,
+        #[command(flatten)]
+        write: Write,
+    },
+    /// Forgets a cluster
+    Delete {
+        /// Its name
+        #[arg(value_parser = name(ClusterName::new))]
+        name: ClusterName,
+        /// Also with leases
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        write: Write,
+    },
+}
+
+/// Leases nothing new.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Freeze {
+    /// Why; every pod that gets no address is told so
+    #[arg(long, value_name = "TEXT", default_value = "frozen by hand")]
+    pub(crate) reason: String,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}

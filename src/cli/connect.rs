@@ -1,0 +1,115 @@
+//! Which store a command talks to: flags over environment over host file. With `--endpoints` or `--local` no host file
+//! is needed.
+
+use std::{path::PathBuf, time::Duration};
+
+use super::{Failure, args::Global};
+use crate::{
+    admin::Scope,
+    config::{
+        AuthSettings, CONFIG_VARIABLE, Endpoint, EtcdSettings, Password, Secret, StoreSettings, TlsSettings,
+    },
+    host::{self, Host, HostError},
+    store::any::AnyStore,
+};
+
+/// How long a local store waits for another process.
+const LOCAL_WAIT: Duration = Duration::from_secs(10);
+/// As in the host file.
+const PREFIX: &str = "/leasehold";
+
+/// Where a command works.
+pub(crate) struct Site {
+    /// The store.
+    pub(crate) store: AnyStore,
+    /// The host file, if one was needed or found.
+    pub(crate) host: Option<Host>,
+    /// Where the command looks.
+    pub(crate) scope: Scope,
+}
+
+/// The host file: that of `--config`, or found.
+pub(crate) fn host_file(global: &Global) -> Result<Host, HostError> {
+    let named = global.config.clone().map(PathBuf::into_os_string);
+    host::read(named.or_else(|| std::env::var_os(CONFIG_VARIABLE)))
+}
+
+/// Which store.
+pub(crate) fn settings(global: &Global, host: Option<&Host>) -> Result<StoreSettings, Failure> {
+    if let Some(folder) = &global.local {
+        return Ok(StoreSettings::Local(folder.clone()));
+    }
+    let of_file = match host.map(|host| &host.config.store) {
+        Some(StoreSettings::Etcd(etcd)) => Some(etcd.clone()),
+        Some(StoreSettings::Local(folder)) if global.endpoints.is_empty() => {
+            return Ok(StoreSettings::Local(folder.clone()));
+        }
+        Some(StoreSettings::Local(_)) | None => None,
+    };
+    let mut etcd = of_file.unwrap_or(EtcdSettings {
+        endpoints: Vec::new(),
+        prefix: PREFIX.into(),
+        tls: None,
+        auth: None,
+    });
+    if !global.endpoints.is_empty() {
+        let secure = global.cacert.is_some() || etcd.tls.is_some();
+        etcd.endpoints =
+            global.endpoints.iter().map(|text| endpoint(text.trim(), secure)).collect::<Result<_, _>>()?;
+    }
+    if let Some(prefix) = &global.prefix {
+        etcd.prefix = format!("/{}", prefix.trim_matches('/'));
+    }
+    let identity = match (&global.cert, &global.key) {
+        (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
+        (None, None) => etcd.tls.as_ref().and_then(|tls| tls.identity.clone()),
+        (Some(_), None) => return Err(Failure::usage("--cert needs --key")),
+        (None, Some(_)) => return Err(Failure::usage("--key needs --cert")),
+    };
+    let cacert = global.cacert.clone().or_else(|| etcd.tls.as_ref().map(|tls| tls.cacert.clone()));
+    etcd.tls = match (cacert, identity) {
+        (Some(cacert), identity) => Some(TlsSettings { cacert, identity }),
+        (None, Some(_)) => return Err(Failure::usage("--cert needs --cacert: no system roots are bundled")),
+        (None, None) => None,
+    };
+    if let Some(user) = &global.user {
+        let Some((username, password)) = user.split_once(':') else {
+            return Err(Failure::usage(
+                "--user must be USER:PASSWORD; ETCDCTL_USER does not show it in `ps`",
+            ));
+        };
+        let password = Password::Inline(Secret::new(password.to_owned()));
+        etcd.auth = Some(AuthSettings { username: username.to_owned(), password });
+    }
+    Ok(StoreSettings::Etcd(etcd))
+}
+
+/// As etcdctl takes them: also without a scheme.
+fn endpoint(text: &str, secure: bool) -> Result<Endpoint, Failure> {
+    let whole = if text.contains("://") {
+        text.to_owned()
+    } else {
+        format!("http{}://{text}", if secure { "s" } else { "" })
+    };
+    Endpoint::parse(&whole).map_err(|problem| Failure::usage(&format!("--endpoints: {problem}")))
+}
+
+/// Opens the store of a command.
+pub(crate) async fn open(global: &Global) -> Result<Site, Failure> {
+    let needed = global.endpoints.is_empty() && global.local.is_none();
+    let host = match host_file(global) {
+        Ok(host) => Some(host),
+        Err(error) if needed || global.config.is_some() => return Err(Failure::host(&error)),
+        Err(_) => None,
+    };
+    let settings = settings(global, host.as_ref())?;
+    let store = host::open_store(&settings, LOCAL_WAIT).await.map_err(|error| Failure::of(error.into()))?;
+    let local = matches!(settings, StoreSettings::Local(_));
+    let home = match &host {
+        Some(host) => Some(host.config.cluster.clone()),
+        None if local => crate::domain::names::ClusterName::new(host::LOCAL_CLUSTER).ok(),
+        None => None,
+    };
+    let scope = Scope { cluster: global.cluster.clone(), home, domain: global.domain.clone() };
+    Ok(Site { store, host, scope })
+}

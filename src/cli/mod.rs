@@ -1,0 +1,504 @@
+//! The edge that a person calls: arguments in, data on stdout, talk on stderr, an exit code.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | failed: store unreachable, bad file |
+//! | 2 | wrong usage |
+//! | 3 | done, and there is something to look at |
+//! | 4 | refused, needs `--force` |
+//! | 5 | no such pool or lease |
+
+mod args;
+mod connect;
+mod data;
+mod doctor;
+mod documents;
+mod leases;
+mod pools;
+mod render;
+
+use std::{error::Error as _, ffi::OsString, io, process::ExitCode, time::Duration};
+
+use clap::{CommandFactory as _, Parser as _};
+use serde_json::{Value, json};
+
+use self::{
+    args::{Cli, ClusterCommand, Command, Format, Global},
+    connect::Site,
+    render::{Column, Printed, say},
+};
+use crate::{
+    admin::{Error, check, clusters, explain, read::read_everything},
+    domain::{
+        audit::{Severity, audit},
+        lease::Timestamp,
+        names::StoreId,
+    },
+    host::{self, HostClock, HostError},
+    ops::Clock as _,
+    store::{Revision, StoreError, record},
+};
+
+/// How a command ended that did what it was asked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    /// There is nothing more to say.
+    Done,
+    /// There is something to look at.
+    Look,
+}
+
+/// How a command ended that did not.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    text: String,
+    hint: Option<String>,
+    code: u8,
+}
+
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+const LOOK: u8 = 3;
+const REFUSED: u8 = 4;
+const MISSING: u8 = 5;
+
+impl Failure {
+    /// A use case failed.
+    pub(crate) fn of(error: Error) -> Self {
+        let code = match &error {
+            Error::Refused { .. } => REFUSED,
+            Error::Missing { .. } => MISSING,
+            Error::Store(_)
+            | Error::Record(_)
+            | Error::Wrong { .. }
+            | Error::Faults { .. }
+            | Error::Changed { .. } => FAILED,
+        };
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(next) = cause {
+            let next_text = next.to_string();
+            if !text.ends_with(&next_text) {
+                text = format!("{text}: {next_text}");
+            }
+            cause = next.source();
+        }
+        Self { hint: error.hint(), text, code }
+    }
+
+    /// The arguments do not fit each other.
+    pub(crate) fn usage(text: &str) -> Self {
+        Self {
+            text: text.into(),
+            hint: Some("`leasehold COMMAND --help` shows examples".into()),
+            code: USAGE,
+        }
+    }
+
+    /// There is no usable host file.
+    pub(crate) fn host(error: &HostError) -> Self {
+        let hint = match error {
+            HostError::Missing { .. } => {
+                "say where the store is: --endpoints URL,… (or ETCDCTL_ENDPOINTS), or --local DIR"
+            }
+            HostError::Read { .. } => "the host file is root's: run it as root, or give --endpoints",
+            HostError::Invalid { .. } | HostError::Readable(_) | HostError::Hostname(_) => {
+                "correct the file; `leasehold doctor` checks it again"
+            }
+        };
+        Self { text: error.to_string(), hint: Some(hint.into()), code: FAILED }
+    }
+
+    fn io(error: &io::Error) -> Self {
+        Self { text: format!("cannot write: {error}"), hint: None, code: FAILED }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::of(error)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::of(error.into())
+    }
+}
+
+/// What a command gives back: its end, or nobody reads on, or it failed.
+pub(crate) type Ended = Result<End, Failure>;
+
+/// Runs a command line; the first argument is the program.
+#[must_use]
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            say(&format!("error: {error}"));
+            return ExitCode::from(FAILED);
+        }
+    };
+    match runtime.block_on(command(&cli)) {
+        Ok(End::Done) => ExitCode::SUCCESS,
+        Ok(End::Look) => ExitCode::from(LOOK),
+        Err(failure) => {
+            for line in failure.text.lines() {
+                say(&format!("error: {line}"));
+            }
+            if let Some(hint) = &failure.hint {
+                say(&format!("hint: {hint}"));
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+async fn command(cli: &Cli) -> Ended {
+    let global = &cli.global;
+    match &cli.command {
+        Command::Version => return print(&format!("leasehold {}\n", env!("CARGO_PKG_VERSION"))),
+        Command::Completion { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "leasehold", &mut text);
+            return print(&String::from_utf8_lossy(&text));
+        }
+        Command::Doctor => return doctor::run(global).await,
+        Command::Pool(_)
+        | Command::Lease(_)
+        | Command::Explain(_)
+        | Command::Check(_)
+        | Command::Cluster(_)
+        | Command::Freeze(_)
+        | Command::Thaw(_)
+        | Command::Flush(_) => {}
+    }
+    let site = connect::open(global).await?;
+    match &cli.command {
+        Command::Pool(command) => pools::run(&site, global, command).await,
+        Command::Lease(command) => leases::run(&site, global, command).await,
+        Command::Explain(args) => explained(&site, global, args).await,
+        Command::Check(args) => checked(&site, global, args).await,
+        Command::Cluster(command) => cluster(&site, global, command).await,
+        Command::Freeze(args) => freeze(&site, args).await,
+        Command::Thaw(write) => thaw(&site, write.dry_run).await,
+        Command::Flush(write) => doctor::flush(&site, write.dry_run).await,
+        Command::Doctor | Command::Version | Command::Completion { .. } => Ok(End::Done),
+    }
+}
+
+pub(crate) fn now() -> Timestamp {
+    HostClock.now()
+}
+
+/// Writes data.
+pub(crate) fn print(text: &str) -> Ended {
+    match render::out(text) {
+        Ok(Printed::Whole | Printed::Closed) => Ok(End::Done),
+        Err(error) => Err(Failure::io(&error)),
+    }
+}
+
+/// Begins what a dry run says.
+pub(crate) fn dry(dry: bool, text: &str) -> String {
+    if dry { format!("{text} (dry run)") } else { text.to_owned() }
+}
+
+/// A list in every format.
+pub(crate) struct Listing {
+    pub(crate) revision: Revision,
+    pub(crate) columns: &'static [Column],
+    /// Cells; what tells a changed row from an unchanged one; the name; JSON.
+    pub(crate) rows: Vec<ListRow>,
+}
+
+/// A row of it.
+pub(crate) struct ListRow {
+    pub(crate) cells: Vec<String>,
+    pub(crate) name: String,
+    pub(crate) json: Value,
+}
+
+impl Listing {
+    pub(crate) fn text(self, global: &Global, headers: bool) -> Result<String, Failure> {
+        let wrong = |text: String| Failure { text, hint: None, code: FAILED };
+        match global.output {
+            Format::Table | Format::Wide => {
+                let wide = global.output == Format::Wide;
+                if wide && headers {
+                    say(&format!("revision {}", self.revision.0));
+                }
+                let rows: Vec<Vec<String>> = self.rows.into_iter().map(|row| row.cells).collect();
+                Ok(render::table(self.columns, &rows, wide, headers && !global.no_headers))
+            }
+            Format::Name => {
+                let mut out = String::new();
+                let mut last = String::new();
+                for row in self.rows {
+                    if row.name != last {
+                        out.push_str(&row.name);
+                        out.push('\n');
+                    }
+                    last = row.name;
+                }
+                Ok(out)
+            }
+            Format::Json | Format::Yaml => {
+                let items = self.rows.into_iter().map(|row| row.json).collect();
+                render::document(&render::items(self.revision, items), global.output).map_err(wrong)
+            }
+        }
+    }
+}
+
+/// Between two looks of `--watch`.
+const WATCH: Duration = Duration::from_secs(2);
+
+/// Prints a list once, or goes on and prints the rows that change.
+pub(crate) async fn list<F, Fut>(global: &Global, watch: bool, read: F) -> Ended
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = Result<Listing, Failure>>,
+{
+    let first = read().await?;
+    if !watch {
+        return print(&first.text(global, true)?);
+    }
+    let mut seen: std::collections::HashMap<String, String> =
+        first.rows.iter().map(|row| (identity(row), row.json.to_string())).collect();
+    let mut text = first.text(global, true)?;
+    loop {
+        if matches!(render::out(&text).map_err(|error| Failure::io(&error))?, Printed::Closed) {
+            return Ok(End::Done);
+        }
+        tokio::time::sleep(WATCH).await;
+        let mut next = match read().await {
+            Ok(next) => next,
+            Err(failure) => {
+                say(&format!("error: {}", failure.text));
+                text.clear();
+                continue;
+            }
+        };
+        let now: std::collections::HashMap<String, String> =
+            next.rows.iter().map(|row| (identity(row), row.json.to_string())).collect();
+        for gone in seen.keys().filter(|key| !now.contains_key(*key)) {
+            say(&format!("{gone} is gone"));
+        }
+        next.rows.retain(|row| seen.get(&identity(row)) != now.get(&identity(row)));
+        seen = now;
+        text = if next.rows.is_empty() { String::new() } else { next.text(global, false)? };
+    }
+}
+
+fn identity(row: &ListRow) -> String {
+    let first = row.cells.first().map_or("", String::as_str);
+    if row.name.ends_with(first) { row.name.clone() } else { format!("{} {first}", row.name) }
+}
+
+async fn cluster(site: &Site, global: &Global, command: &ClusterCommand) -> Ended {
+    match command {
+        ClusterCommand::List(watch) => {
+            list(global, watch.watch, || async {
+                let (revision, rows) = clusters::list(&site.store).await?;
+                let now = now();
+                let rows = rows.iter().map(|row| ListRow {
+                    cells: data::cluster_cells(row, now),
+                    name: format!("cluster/{}", row.name),
+                    json: data::cluster_json(row),
+                });
+                Ok(Listing { revision, columns: data::CLUSTERS, rows: rows.collect() })
+            })
+            .await
+        }
+        ClusterCommand::Add { name, uid, write } => {
+            let added = clusters::add(&site.store, name, uid, fresh_id()?, write.dry_run).await?;
+            let what = match added {
+                clusters::Added::Registered => "registered",
+                clusters::Added::Already => "unchanged",
+            };
+            print(&format!("{}\n", dry(write.dry_run, &format!("cluster/{name} {what}"))))
+        }
+        ClusterCommand::Delete { name, force, write } => {
+            let left = clusters::delete(&site.store, name, *force, write.dry_run).await?;
+            if left > 0 {
+                say(&format!("warning: {left} leases of cluster {name} stay in the store"));
+            }
+            print(&format!("{}\n", dry(write.dry_run, &format!("cluster/{name} deleted"))))
+        }
+    }
+}
+
+fn fresh_id() -> Result<StoreId, Failure> {
+    StoreId::new(host::random_id()).map_err(|error| Error::wrong(error.to_string(), "").into())
+}
+
+async fn freeze(site: &Site, args: &args::Freeze) -> Ended {
+    let by = site.host.as_ref().map_or_else(host::hostname, |host| host.node.to_string());
+    let frozen = clusters::reason(args.reason.clone(), by, now());
+    match clusters::freeze(&site.store, &frozen, args.write.dry_run).await? {
+        clusters::Freeze::Frozen => {
+            say("nothing new is leased until `leasehold thaw`; pods that have an address keep it");
+            print(&format!("{}\n", dry(args.write.dry_run, "store frozen")))
+        }
+        clusters::Freeze::Already(old) => {
+            say(&format!("it is frozen since {} by {}: {}", record::format_time(old.at), old.by, old.why));
+            print("store unchanged\n")
+        }
+    }
+}
+
+async fn thaw(site: &Site, dry_run: bool) -> Ended {
+    match clusters::thaw(&site.store, fresh_id()?, dry_run).await? {
+        Some(old) => {
+            say(&format!("it was frozen since {} by {}: {}", record::format_time(old.at), old.by, old.why));
+            print(&format!("{}\n", dry(dry_run, "store thawed")))
+        }
+        None => {
+            say("the store is not frozen");
+            print("store unchanged\n")
+        }
+    }
+}
+
+async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
+    let contents = read_everything(&site.store).await?;
+    let notes = audit(&contents.everything);
+    let repairs = if args.repair && !args.write.dry_run {
+        check::repair(&site.store, &notes, &contents, now()).await?
+    } else {
+        check::preview(&notes, &contents, now())
+    };
+    let all = &contents.everything;
+    let counted = format!(
+        "{} leases, {} addresses, {} released, {} attachments, {} pools at revision {}",
+        all.leases.len(),
+        all.addresses.len(),
+        all.released.len(),
+        all.attachments.len(),
+        all.pools.len(),
+        contents.revision.0
+    );
+    let rows: Vec<ListRow> = notes
+        .iter()
+        .zip(&repairs)
+        .map(|(note, repair)| ListRow {
+            cells: vec![note.severity.as_str().into(), repair.as_str().into(), note.to_string()],
+            name: format!("note/{}", note.kind.as_str()),
+            json: json!({
+                "severity": note.severity.as_str(),
+                "kind": note.kind.as_str(),
+                "text": note.to_string(),
+                "repair": repair.as_str(),
+            }),
+        })
+        .collect();
+    let left = repairs.iter().any(|repair| *repair != check::Repair::Done);
+    say(&counted);
+    if rows.is_empty() && matches!(global.output, Format::Table | Format::Wide) {
+        say("nothing is wrong");
+        return Ok(End::Done);
+    }
+    const COLUMNS: &[Column] = &[render::text("SEVERITY"), render::text("REPAIR"), render::text("NOTE")];
+    print(&Listing { revision: contents.revision, columns: COLUMNS, rows }.text(global, true)?)?;
+    if let Some(frozen) = &contents.frozen {
+        say(&format!("the store is frozen: {}", frozen.why));
+    }
+    let errors = notes.iter().filter(|note| note.severity == Severity::Error).count();
+    say(&format!("{errors} errors, {} warnings", notes.len() - errors));
+    Ok(if left { End::Look } else { End::Done })
+}
+
+async fn explained(site: &Site, global: &Global, args: &args::Explain) -> Ended {
+    let holder = record::parse_holder(&args.pod)
+        .map_err(|problem| Failure::usage(&format!("{}: {problem}", args.pod)))?;
+    let own = site.host.as_ref();
+    let labels = |node: &crate::domain::names::NodeName| {
+        own.filter(|host| host.node == *node).map(|host| host.config.labels.clone()).unwrap_or_default()
+    };
+    let node = args.node.clone().map(|node| {
+        let labels = labels(&node);
+        (node, labels)
+    });
+    let question = explain::Question { holder, network: args.network.clone(), node };
+    let now = now();
+    let found = explain::explain(&site.store, &site.scope, &question, now).await?;
+    let text = match global.output {
+        Format::Json | Format::Yaml => render::document(&explain_json(&args.pod, &found), global.output)
+            .map_err(|text| Failure { text, hint: None, code: FAILED })?,
+        Format::Name => {
+            found.pools.iter().filter(|p| p.usable).map(|p| format!("pool/{}\n", p.name)).collect::<String>()
+        }
+        Format::Table | Format::Wide => explain_text(&args.pod, &found, now),
+    };
+    print(&text)?;
+    Ok(if found.served { End::Done } else { End::Look })
+}
+
+fn explain_text(pod: &str, found: &explain::Explanation, now: Timestamp) -> String {
+    let node = found.node.as_ref().map_or_else(String::new, |node| format!("  node {node}"));
+    let looked: Vec<&str> = found
+        .looked_for
+        .iter()
+        .filter(|name| !name.ends_with("/*"))
+        .map(|name| name.split_once('/').map_or(name.as_str(), |(_, workload)| workload))
+        .collect();
+    let workload = found.workload.as_deref().unwrap_or("-");
+    let width = |of: &dyn Fn(&explain::Looked) -> usize| found.pools.iter().map(of).max().unwrap_or(0);
+    let (names, serves) = (width(&|p| p.name.as_str().len()), width(&|p| p.serves.len()));
+    let pools: Vec<String> = found
+        .pools
+        .iter()
+        .map(|p| format!("{:<names$}  serves {:<serves$}  {}", p.name, p.serves, p.verdict))
+        .collect();
+    let mut taken = Vec::new();
+    if found.running > 0 {
+        taken.push(format!("{} by running pods", found.running));
+    }
+    for row in &found.taken {
+        let cells = data::lease_cells(row, now);
+        let node = if cells[6].is_empty() { "-" } else { &cells[6] };
+        let whose = if cells[2].is_empty() { "-" } else { &cells[2] };
+        taken.push(
+            format!("{}  {whose}  {node}  {}  {}", cells[0], row.state.as_str(), row.why).trim_end().into(),
+        );
+    }
+    render::pairs(&[
+        ("pod", format!("{pod}{node}  network {}", found.network)),
+        ("workload", format!("{workload}   (looked for {})", looked.join(", "))),
+        ("pools", if pools.is_empty() { "none serves it".into() } else { pools.join("\n") }),
+        ("answer", found.answer.clone()),
+        ("taken", taken.join("\n")),
+        ("do", found.todo.join("\n")),
+    ])
+}
+
+fn explain_json(pod: &str, found: &explain::Explanation) -> Value {
+    json!({
+        "revision": found.revision.0,
+        "pod": pod,
+        "node": found.node.as_ref().map(|node| node.as_str()),
+        "network": found.network.as_str(),
+        "workload": found.workload,
+        "lookedFor": found.looked_for,
+        "pools": found.pools.iter().map(|pool| json!({
+            "name": pool.name.as_str(),
+            "serves": pool.serves,
+            "usable": pool.usable,
+            "verdict": pool.verdict,
+        })).collect::<Vec<_>>(),
+        "answer": found.answer,
+        "served": found.served,
+        "takenByRunning": found.running,
+        "taken": found.taken.iter().map(data::lease_json).collect::<Vec<_>>(),
+        "do": found.todo,
+    })
+}

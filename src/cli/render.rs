@@ -1,0 +1,177 @@
+//! How data is printed: tables, and the stable JSON. Everything is laid into one text and written once.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write as _},
+};
+
+use serde_json::Value;
+
+use super::args::Format;
+
+/// How a column stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Side {
+    /// Text.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// A column.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    name: &'static str,
+    side: Side,
+    wide: bool,
+}
+
+/// A text column.
+pub(crate) const fn text(name: &'static str) -> Column {
+    Column { name, side: Side::Left, wide: false }
+}
+
+/// A column of numbers.
+pub(crate) const fn count(name: &'static str) -> Column {
+    Column { name, side: Side::Right, wide: false }
+}
+
+/// A text column of `-o wide`.
+pub(crate) const fn wide(name: &'static str) -> Column {
+    Column { name, side: Side::Left, wide: true }
+}
+
+/// Between two columns.
+const GAP: usize = 3;
+
+/// Lays out a table. Empty cells are `-`, but in the last column.
+pub(crate) fn table(columns: &[Column], rows: &[Vec<String>], with_wide: bool, headers: bool) -> String {
+    let shown: Vec<usize> = (0..columns.len()).filter(|i| with_wide || !columns[*i].wide).collect();
+    let last = shown.last().copied().unwrap_or(0);
+    let widths: Vec<usize> = columns
+        .iter()
+        .enumerate()
+        .map(|(index, column)| {
+            let cells = rows.iter().map(|row| row.get(index).map_or(0, |cell| cell.chars().count()));
+            let header = if headers { column.name.len() } else { 0 };
+            cells.max().unwrap_or(0).max(header).max(1)
+        })
+        .collect();
+    let mut out =
+        String::with_capacity((rows.len() + 1) * (widths.iter().sum::<usize>() + GAP * widths.len()));
+    let mut line = |cell_of: &dyn Fn(usize) -> String| {
+        let begin = out.len();
+        for index in &shown {
+            let cell = cell_of(*index);
+            let width = widths[*index];
+            match columns[*index].side {
+                Side::Left if *index == last => out.push_str(&cell),
+                Side::Left => {
+                    let _ = write!(out, "{cell:<width$}");
+                }
+                Side::Right => {
+                    let _ = write!(out, "{cell:>width$}");
+                }
+            }
+            if *index != last {
+                out.push_str("   ");
+            }
+        }
+        out.truncate(begin + out[begin..].trim_end().len());
+        out.push('\n');
+    };
+    if headers {
+        line(&|index| columns[index].name.to_owned());
+    }
+    for row in rows {
+        line(&|index| {
+            let cell = row.get(index).map_or("", String::as_str);
+            if cell.is_empty() && index != last { "-".to_owned() } else { cell.to_owned() }
+        });
+    }
+    out
+}
+
+/// Lays out `name  value` lines.
+pub(crate) fn pairs(pairs: &[(&str, String)]) -> String {
+    let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for (name, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
+        for (index, line) in value.lines().enumerate() {
+            let name = if index == 0 { *name } else { "" };
+            let _ = writeln!(out, "{name:<width$}   {line}");
+        }
+    }
+    out
+}
+
+/// A document in JSON or YAML.
+pub(crate) fn document(value: &Value, format: Format) -> Result<String, String> {
+    match format {
+        Format::Yaml => serde_saphyr::to_string(value).map_err(|error| error.to_string()),
+        Format::Json | Format::Table | Format::Wide | Format::Name => {
+            serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|error| error.to_string())
+        }
+    }
+}
+
+/// A list with its revision, as JSON or YAML has it.
+pub(crate) fn items(revision: crate::store::Revision, items: Vec<Value>) -> Value {
+    serde_json::json!({"revision": revision.0, "items": items})
+}
+
+/// What a reader of our output who went away means.
+#[derive(Debug)]
+pub(crate) enum Printed {
+    /// It was written.
+    Whole,
+    /// Nobody reads on (`| head`): end quietly.
+    Closed,
+}
+
+/// Writes data to stdout.
+pub(crate) fn out(text: &str) -> io::Result<Printed> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(Printed::Whole),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Printed::Closed),
+        Err(error) => Err(error),
+    }
+}
+
+/// Talks on stderr.
+pub(crate) fn say(text: &str) {
+    // Nobody is left to tell that nobody listens.
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [Column; 4] = [text("NAME"), count("SIZE"), wide("UID"), text("WHY")];
+
+    fn rows() -> Vec<Vec<String>> {
+        let row = |cells: [&str; 4]| cells.map(ToOwned::to_owned).to_vec();
+        vec![row(["lan", "762", "u", "because"]), row(["shop-db", "9", "", ""])]
+    }
+
+    #[test]
+    fn columns_stand_under_their_names() {
+        assert_eq!(
+            table(&COLUMNS, &rows(), false, true),
+            "NAME      SIZE   WHY\nlan        762   because\nshop-db      9\n"
+        );
+        assert_eq!(
+            table(&COLUMNS, &rows(), true, true),
+            "NAME      SIZE   UID   WHY\nlan        762   u     because\nshop-db      9   -\n"
+        );
+        assert_eq!(table(&COLUMNS, &rows(), false, false), "lan       762   because\nshop-db     9\n");
+    }
+
+    #[test]
+    fn an_empty_list_has_its_headers() {
+        assert_eq!(table(&COLUMNS, &[], false, true), "NAME   SIZE   WHY\n");
+        assert_eq!(table(&COLUMNS, &[], false, false), "");
+    }
+}
