@@ -220,6 +220,24 @@ impl Node {
         }
     }
 
+    /// Who is asked, for errors.
+    fn asked(&self) -> String {
+        match &self.host.config.store {
+            StoreSettings::Etcd(etcd) => {
+                etcd.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            }
+            StoreSettings::Local(folder) => folder.display().to_string(),
+        }
+    }
+
+    fn told(&self, refused: &Refusal) -> Error {
+        refusal::of_at(&self.asked(), refused)
+    }
+
+    fn store_told(&self, error: &StoreError) -> Error {
+        refusal::of_store_at(&self.asked(), error)
+    }
+
     fn caller(&self, attachment: &Attachment) -> Caller {
         Caller {
             cluster: self.identity.cluster.clone(),
@@ -274,7 +292,7 @@ impl Node {
         };
         self.journal.cancel(&attachment.network, &attachment.container, &attachment.ifname).map_err(io)?;
         let store =
-            self.host.open_store(self.host.config.add_deadline).await.map_err(|e| refusal::of_store(&e))?;
+            self.host.open_store(self.host.config.add_deadline).await.map_err(|e| self.store_told(&e))?;
         let wire = LinkWire::new(&request.link);
         let ctx = self.at(&store, &wire, deadline, self.memory());
         let mut terminated =
@@ -295,7 +313,7 @@ impl Node {
                 if let Refusal::Store(StoreError::Unanswered { .. }) = &refused {
                     self.leave_entry(attachment, &format!("ADD was not answered: {refused}"))?;
                 }
-                return Err(refusal::of(&refused));
+                return Err(self.told(&refused));
             }
         };
         let given = reply::Answer {
@@ -388,13 +406,13 @@ impl Node {
     async fn check(&self, request: &CheckRequest) -> Result<(), Error> {
         let deadline = Instant::now() + self.host.config.add_deadline;
         let store =
-            self.host.open_store(self.host.config.add_deadline).await.map_err(|e| refusal::of_store(&e))?;
+            self.host.open_store(self.host.config.add_deadline).await.map_err(|e| self.store_told(&e))?;
         let ctx = self.at(&store, &NoWire, deadline, Memory::default());
         let attachment = &request.attachment;
         let id = ops::lease_id(&self.caller(attachment), &attachment.ifname);
         let believed: Option<Vec<_>> =
             request.prev_result.as_ref().map(|ips| ips.iter().map(|ip| ip.address).collect());
-        ops::check(&ctx, &id, &attachment.container, believed.as_deref()).await.map_err(|r| refusal::of(&r))
+        ops::check(&ctx, &id, &attachment.container, believed.as_deref()).await.map_err(|r| self.told(&r))
     }
 
     async fn del(&self, request: &DelRequest) -> Result<(), Error> {
@@ -418,8 +436,9 @@ impl Node {
         };
         let Err(refused) = told else { return Ok(()) };
         // What the store does not take now, or what only a newer leasehold may write, is told later.
+        let refused = self.told(&refused).to_string();
         self.line(Level::Warn, &format!("DEL is journalled: {refused}"));
-        self.leave_entry(attachment, &refused.to_string())
+        self.leave_entry(attachment, &refused)
     }
 
     fn end_of(&self, attachment: &Attachment) -> ops::Del {
@@ -454,10 +473,10 @@ impl Node {
     async fn gc(&self, request: &GcRequest) -> Result<(), Error> {
         // The runtime did not say what is in use: giving everything back could not be mended.
         let Some(valid) = &request.valid else { return Ok(()) };
-        let store = self.host.open_store(GC_DEADLINE).await.map_err(|e| refusal::of_store(&e))?;
+        let store = self.host.open_store(GC_DEADLINE).await.map_err(|e| self.store_told(&e))?;
         let ctx = self.at(&store, &NoWire, Instant::now() + GC_DEADLINE, Memory::default());
         let valid = valid.iter().cloned().collect();
-        ops::collect(&ctx, &request.network, &valid).await.map_err(|r| refusal::of(&r))
+        ops::collect(&ctx, &request.network, &valid).await.map_err(|r| self.told(&r))
     }
 
     /// Whether this node could serve an ADD, as far as it can tell by itself. The store is asked only where the host
@@ -478,17 +497,17 @@ impl Node {
             return Ok(());
         }
         let store =
-            self.host.open_store(STATUS_DEADLINE).await.map_err(|e| unavailable(refusal::of_store(&e)))?;
+            self.host.open_store(STATUS_DEADLINE).await.map_err(|e| unavailable(self.store_told(&e)))?;
         let deadline = Instant::now() + STATUS_DEADLINE;
         let reads = [crate::store::Read::Get(crate::store::keys::meta())];
         let answer = tokio::time::timeout_at(deadline, crate::store::Store::read(&store, &reads, None)).await;
         match answer {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(unavailable(refusal::of_store(&error))),
+            Ok(Err(error)) => Err(unavailable(self.store_told(&error))),
             Err(_) => Err(Error::Failure {
                 code: Code::Unavailable,
                 msg: "the store cannot be reached".into(),
-                details: format!("no answer within {} s", STATUS_DEADLINE.as_secs()),
+                details: format!("{}: no answer within {} s", self.asked(), STATUS_DEADLINE.as_secs()),
             }),
         }
     }

@@ -54,6 +54,25 @@ pub(super) fn of_store(error: &StoreError) -> Error {
     }
 }
 
+/// The store's own troubles, with the names of those who were asked, where the store did not come to say them: a
+/// deadline that ends every try knows none.
+#[must_use]
+pub(super) fn of_store_at(asked: &str, error: &StoreError) -> Error {
+    match (of_store(error), error) {
+        (
+            Error::Failure { code, msg, details },
+            StoreError::NotReached { .. } | StoreError::Unanswered { .. },
+        ) if !details.contains(asked) => failure(code, msg, format!("{details}; asked {asked}")),
+        (told, _) => told,
+    }
+}
+
+/// Everything. `asked` names the store.
+#[must_use]
+pub(super) fn of_at(asked: &str, refusal: &Refusal) -> Error {
+    if let Refusal::Store(error) = refusal { of_store_at(asked, error) } else { of(refusal) }
+}
+
 /// Everything else.
 #[must_use]
 pub(super) fn of(refusal: &Refusal) -> Error {
