@@ -4,7 +4,9 @@
 //! `SKIPPED` and why; with CI set that is a failure.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod captured;
 mod cli;
+mod conformance;
 mod layering;
 mod ops;
 mod store_etcd;

@@ -4,6 +4,7 @@
 pub(crate) mod call;
 pub(crate) mod etcd;
 pub(crate) mod folder;
+pub(crate) mod ground;
 pub(crate) mod host;
 pub(crate) mod lan;
 pub(crate) mod parts;
