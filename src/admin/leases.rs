@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
+    sync::Arc,
 };
 
 use super::{Error, Scope, Sent, clusters, read, read::read_spans, send};
@@ -98,7 +99,7 @@ pub struct Row {
     /// What it is.
     pub state: RowState,
     /// The lease, if it is one's (or was, of a released address).
-    pub lease: Option<Lease>,
+    pub lease: Option<Arc<Lease>>,
     /// Whose it was, of a released address.
     pub by: Option<(ClusterName, Holder)>,
     /// Its pool.
@@ -269,7 +270,8 @@ fn lease_rows(lease: Lease, pools: &HashMap<&PoolName, &Pool>, now: Timestamp, r
         State::Reserved => RowState::Reserved,
     };
     let doubt = doubt(&lease, now);
-    for leased in lease.addresses.clone() {
+    let lease = Arc::new(lease);
+    for leased in lease.addresses.iter().cloned() {
         let outside = leased.pool.as_ref().and_then(|name| match pools.get(name) {
             None => Some(format!("pool {name} is gone or unreadable")),
             Some(pool) if pool.range_of(leased.address).is_none() => Some(format!("outside pool {name}")),
@@ -286,7 +288,7 @@ fn lease_rows(lease: Lease, pools: &HashMap<&PoolName, &Pool>, now: Timestamp, r
             outside: outside.is_some(),
             doubtful: doubt.is_some(),
             key: None,
-            lease: Some(lease.clone()),
+            lease: Some(Arc::clone(&lease)),
         });
     }
 }

@@ -534,10 +534,13 @@ mod tests {
         let lan =
             wanted(r#"{"name":"b","networks":["lan"],"serves":["x/*"],"ranges":[{"subnet":"10.5.0.0/24"}]}"#);
         let prune = Rules { prune: true, ..Rules::default() };
-        assert!(matches!(pools::apply(&store, &[lan.clone()], prune).await, Err(Error::Refused { .. })));
+        assert!(matches!(
+            pools::apply(&store, std::slice::from_ref(&lan), prune).await,
+            Err(Error::Refused { .. })
+        ));
         assert_eq!(store.dump(), before);
         let dry = Rules { prune: true, force: true, dry: true, ..Rules::default() };
-        assert_eq!(pools::apply(&store, &[lan.clone()], dry).await.unwrap().len(), 2);
+        assert_eq!(pools::apply(&store, std::slice::from_ref(&lan), dry).await.unwrap().len(), 2);
         assert_eq!(store.dump(), before);
         let only_new = Rules { only_new: true, ..Rules::default() };
         fails(pools::apply(&store, &[shop()], only_new).await, "pool shop-db is there already");

@@ -466,6 +466,9 @@ pub(crate) enum ClusterCommand {
         write: Write,
     },
     /// Forgets a cluster
+    #[command(
+        after_help = "Nothing can be leased in a cluster that is not registered. With --force its leases stay in the store.\n\nExample:\n  leasehold cluster delete prod-a"
+    )]
     Delete {
         /// Its name
         #[arg(value_parser = name(ClusterName::new))]
@@ -486,4 +489,37 @@ pub(crate) struct Freeze {
     pub(crate) reason: String,
     #[command(flatten)]
     pub(crate) write: Write,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_fit_each_other() {
+        Cli::command().debug_assert();
+    }
+
+    /// Every command that somebody can run has a help text, and those that take arguments an example.
+    #[test]
+    fn help_teaches() {
+        fn walk(command: &clap::Command, path: &str, without: &mut Vec<String>) {
+            for sub in command.get_subcommands() {
+                let path = format!("{path} {}", sub.get_name());
+                assert!(sub.get_about().is_some(), "{path}");
+                let mut own =
+                    sub.get_arguments().filter(|arg| !arg.is_global_set() && arg.get_id() != "help");
+                let needs = own.any(|arg| arg.is_required_set());
+                if needs && sub.get_after_help().is_none() {
+                    without.push(path.clone());
+                }
+                walk(sub, &path, without);
+            }
+        }
+        let mut without = Vec::new();
+        walk(&Cli::command(), "leasehold", &mut without);
+        assert_eq!(without, Vec::<String>::new());
+    }
 }

@@ -15,6 +15,8 @@ use crate::{
 
 /// How long a local store waits for another process.
 const LOCAL_WAIT: Duration = Duration::from_secs(10);
+const NO_PASSWORD: &str =
+    "--user must be USER:PASSWORD, or ETCDCTL_PASSWORD be set (neither that nor ETCDCTL_USER shows in `ps`)";
 /// As in the host file.
 const PREFIX: &str = "/leasehold";
 
@@ -73,12 +75,13 @@ pub(crate) fn settings(global: &Global, host: Option<&Host>) -> Result<StoreSett
         (None, None) => None,
     };
     if let Some(user) = &global.user {
-        let Some((username, password)) = user.split_once(':') else {
-            return Err(Failure::usage(
-                "--user must be USER:PASSWORD; ETCDCTL_USER does not show it in `ps`",
-            ));
+        // As etcdctl: the password may stand apart.
+        let apart = || std::env::var_os("ETCDCTL_PASSWORD").and_then(|text| text.into_string().ok());
+        let (username, password) = match user.split_once(':') {
+            Some((username, password)) => (username, password.to_owned()),
+            None => (user.as_str(), apart().ok_or_else(|| Failure::usage(NO_PASSWORD))?),
         };
-        let password = Password::Inline(Secret::new(password.to_owned()));
+        let password = Password::Inline(Secret::new(password));
         etcd.auth = Some(AuthSettings { username: username.to_owned(), password });
     }
     Ok(StoreSettings::Etcd(etcd))

@@ -28,7 +28,7 @@ pub(crate) async fn run(site: &Site, global: &Global, command: &LeaseCommand) ->
             list(global, args.watch.watch, || async {
                 let now = now();
                 let (revision, rows) = leases::list(&site.store, &site.scope, &filter, now).await?;
-                Ok(listing(revision, &rows, now, global.output))
+                Ok(listing(revision, &rows, now, global.output, args.watch.watch))
             })
             .await
         }
@@ -67,16 +67,14 @@ fn listing(
     rows: &[leases::Row],
     now: Timestamp,
     format: Format,
+    watch: bool,
 ) -> Listing {
-    // 65 000 rows: what is not printed is not made. `--watch` compares by the JSON.
+    // 65 000 rows: what is neither printed nor compared is not made.
+    let documents = format == Format::Json || format == Format::Yaml;
     let rows = rows.iter().map(|row| ListRow {
-        cells: if format == Format::Json || format == Format::Yaml {
-            Vec::new()
-        } else {
-            data::lease_cells(row, now)
-        },
-        name: data::lease_name(row),
-        json: data::lease_json(row),
+        cells: if documents && !watch { Vec::new() } else { data::lease_cells(row, now) },
+        name: if format == Format::Name || watch { data::lease_name(row) } else { String::new() },
+        json: if documents || watch { data::lease_json(row) } else { serde_json::Value::Null },
     });
     Listing { revision, columns: data::LEASES, rows: rows.collect() }
 }

@@ -240,14 +240,14 @@ impl Listing {
                 Ok(render::table(self.columns, &rows, wide, headers && !global.no_headers))
             }
             Format::Name => {
+                // A lease of two families has two rows, far apart.
+                let mut seen = std::collections::HashSet::new();
                 let mut out = String::new();
-                let mut last = String::new();
-                for row in self.rows {
-                    if row.name != last {
+                for row in &self.rows {
+                    if seen.insert(&row.name) {
                         out.push_str(&row.name);
                         out.push('\n');
                     }
-                    last = row.name;
                 }
                 Ok(out)
             }
