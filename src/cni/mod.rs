@@ -111,7 +111,7 @@ fn answer(started: u64) -> Result<(), Failed> {
         .build()
         .map_err(|error| (version, Error::ReadStdin { cause: error.to_string() }))?;
     let node = Node::new(host);
-    runtime.block_on(async {
+    let done = runtime.block_on(async {
         match command {
             Command::Add(request) => node.add(&request, started).await,
             Command::Check(request) => node.check(&request).await,
@@ -128,7 +128,10 @@ fn answer(started: u64) -> Result<(), Failed> {
             node.line(Level::Warn, &error.to_string());
             (version, error)
         })
-    })
+    });
+    // A name look-up that hangs must not hold the answer's exit.
+    runtime.shutdown_background();
+    done
 }
 
 /// What stands on stdin within a moment: VERSION is asked with an open pipe, too.
