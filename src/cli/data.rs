@@ -61,7 +61,7 @@ fn maybe<T: ToString>(value: Option<T>) -> String {
 }
 
 /// A row of `lease list`.
-pub(crate) fn lease_cells(row: &Row, now: Timestamp) -> Vec<String> {
+pub(crate) fn lease_cells(row: &Row, now: Timestamp, wide: bool) -> Vec<String> {
     let lease = row.lease.as_ref();
     let stamp = lease.and_then(|lease| lease.bound());
     let why = match &row.key {
@@ -78,11 +78,11 @@ pub(crate) fn lease_cells(row: &Row, now: Timestamp) -> Vec<String> {
         maybe(row.pool.as_ref()),
         maybe(stamp.map(|stamp| &stamp.node)),
         maybe(row.since.map(|since| age(now.since(since)))),
-        maybe(row.cluster()),
-        maybe(row.place.as_ref().map(|place| &place.domain)),
-        maybe(stamp.map(|stamp| &stamp.container)),
-        maybe(stamp.and_then(|stamp| stamp.uid.as_ref())),
-        maybe(lease.map(|lease| format_time(lease.created))),
+        maybe(row.cluster().filter(|_| wide)),
+        maybe(row.place.as_ref().filter(|_| wide).map(|place| &place.domain)),
+        maybe(stamp.filter(|_| wide).map(|stamp| &stamp.container)),
+        maybe(stamp.filter(|_| wide).and_then(|stamp| stamp.uid.as_ref())),
+        maybe(lease.filter(|_| wide).map(|lease| format_time(lease.created))),
         why,
     ]
 }

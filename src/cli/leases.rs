@@ -72,7 +72,11 @@ fn listing(
     // 65 000 rows: what is neither printed nor compared is not made.
     let documents = format == Format::Json || format == Format::Yaml;
     let rows = rows.iter().map(|row| ListRow {
-        cells: if documents && !watch { Vec::new() } else { data::lease_cells(row, now) },
+        cells: if documents && !watch {
+            Vec::new()
+        } else {
+            data::lease_cells(row, now, format == Format::Wide)
+        },
         name: if format == Format::Name || watch { data::lease_name(row) } else { String::new() },
         json: if documents || watch { data::lease_json(row) } else { serde_json::Value::Null },
     });

@@ -464,7 +464,7 @@ fn explain_text(pod: &str, found: &explain::Explanation, now: Timestamp) -> Stri
         taken.push(format!("{} by running pods", found.running));
     }
     for row in &found.taken {
-        let cells = data::lease_cells(row, now);
+        let cells = data::lease_cells(row, now, false);
         let node = if cells[6].is_empty() { "-" } else { &cells[6] };
         let whose = if cells[2].is_empty() { "-" } else { &cells[2] };
         taken.push(

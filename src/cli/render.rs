@@ -59,35 +59,36 @@ pub(crate) fn table(columns: &[Column], rows: &[Vec<String>], with_wide: bool, h
         .collect();
     let mut out =
         String::with_capacity((rows.len() + 1) * (widths.iter().sum::<usize>() + GAP * widths.len()));
-    let mut line = |cell_of: &dyn Fn(usize) -> String| {
+    let mut line = |cells: &[&str]| {
         let begin = out.len();
         for index in &shown {
-            let cell = cell_of(*index);
-            let width = widths[*index];
+            let cell = cells.get(*index).copied().unwrap_or_default();
+            let cell = if cell.is_empty() && *index != last { "-" } else { cell };
+            let padding = widths[*index].saturating_sub(cell.chars().count());
             match columns[*index].side {
-                Side::Left if *index == last => out.push_str(&cell),
                 Side::Left => {
-                    let _ = write!(out, "{cell:<width$}");
+                    out.push_str(cell);
+                    if *index != last {
+                        out.extend(std::iter::repeat_n(' ', padding));
+                    }
                 }
                 Side::Right => {
-                    let _ = write!(out, "{cell:>width$}");
+                    out.extend(std::iter::repeat_n(' ', padding));
+                    out.push_str(cell);
                 }
             }
             if *index != last {
-                out.push_str("   ");
+                out.extend(std::iter::repeat_n(' ', GAP));
             }
         }
         out.truncate(begin + out[begin..].trim_end().len());
         out.push('\n');
     };
     if headers {
-        line(&|index| columns[index].name.to_owned());
+        line(&columns.iter().map(|column| column.name).collect::<Vec<_>>());
     }
     for row in rows {
-        line(&|index| {
-            let cell = row.get(index).map_or("", String::as_str);
-            if cell.is_empty() && index != last { "-".to_owned() } else { cell.to_owned() }
-        });
+        line(&row.iter().map(String::as_str).collect::<Vec<_>>());
     }
     out
 }
