@@ -194,7 +194,10 @@ impl IpamBlock {
                 options: owned(dns.list(&mut faults, "options")),
             };
         }
-        block.resolv_conf = ipam.path(&mut faults, "resolvConf");
+        // host-local takes an empty text for none.
+        if ipam.get("resolvConf").is_some_and(|path| path != "") {
+            block.resolv_conf = ipam.path(&mut faults, "resolvConf");
+        }
         if !unknown.0.is_empty() {
             return Err(IpamError::Unknown(unknown.0));
         }
@@ -282,7 +285,7 @@ fn inline_ranges(faults: &mut Faults, unknown: &mut Faults, ipam: &Table<'_>) ->
                     }
                     found.push((set, field.clone(), range));
                 }
-                Err(wrong) => faults.0.extend(wrong),
+                Err(wrong) => faults.0.extend(wrong.into_iter().map(host_locals_name)),
             }
         }
     }
@@ -304,6 +307,17 @@ fn inline_ranges(faults: &mut Faults, unknown: &mut Faults, ipam: &Table<'_>) ->
         sets[set].push(range);
     }
     (faults.0.len() == before.0).then_some(InlineRanges { sets })
+}
+
+/// A range of a pool says `start` and `end`, one of an `ipam` block `rangeStart` and `rangeEnd`.
+fn host_locals_name(mut fault: Fault) -> Fault {
+    for (ours, theirs) in [(".start", ".rangeStart"), (".end", ".rangeEnd")] {
+        if let Some(range) = fault.field.strip_suffix(ours) {
+            fault.field = format!("{range}{theirs}");
+            break;
+        }
+    }
+    fault
 }
 
 /// With host-local's default: the gateway is network + 1, unless the subnet is too small to have hosts beside it.
@@ -409,9 +423,9 @@ mod tests {
                 "ipam.ranges[5][0]: x: must be an object with a subnet",
                 "ipam.ranges[6]: y: must be a list of ranges: \"ranges\": [[{\"subnet\": …}]]",
                 "ipam.subnet: 10.0.0.1/24: \"10.0.0.1/24\" has host bits set: the subnet is 10.0.0.0/24",
-                "ipam.ranges[0][0].start: 10.1.0.9: comes after the end 10.1.0.5",
-                "ipam.ranges[1][0].start: 10.3.0.1: is outside the subnet 10.2.0.0/24",
-                "ipam.ranges[1][1].end: 10.0.0.1: is no IPv6 address, but the subnet fd00::/64 is",
+                "ipam.ranges[0][0].rangeStart: 10.1.0.9: comes after the end 10.1.0.5",
+                "ipam.ranges[1][0].rangeStart: 10.3.0.1: is outside the subnet 10.2.0.0/24",
+                "ipam.ranges[1][1].rangeEnd: 10.0.0.1: is no IPv6 address, but the subnet fd00::/64 is",
                 "ipam.ranges[2][0].gateway: 10.5.0.1: is outside the subnet 10.4.0.0/24",
                 "ipam.ranges[4][0].subnet: \"\" is not a subnet in CIDR notation, such as 10.0.0.0/24 or fd00:9::/64",
             ],
@@ -441,6 +455,15 @@ mod tests {
                 "ipam.resolvConf: x: must be an absolute path without ..",
             ],
         );
+    }
+
+    #[test]
+    fn an_empty_text_is_nothing_as_in_host_local() {
+        let empty = block(
+            json!({"subnet": "10.9.0.0/24", "rangeStart": "", "rangeEnd": "", "gateway": "", "resolvConf": "", "dataDir": ""}),
+        );
+        assert_eq!(empty.resolv_conf, None);
+        assert_eq!(empty.inline, block(json!({"subnet": "10.9.0.0/24"})).inline);
     }
 
     #[test]
