@@ -154,7 +154,13 @@ pub(super) fn of(refusal: &Refusal) -> Error {
         Refusal::Cooling { pool, count, ready_in_ms } => failure(
             Code::TryAgain,
             format!("pool {pool} has no address ready: {count} cooling down"),
-            format!("the first is ready in {ready_in_ms} ms"),
+            match ready_in_ms / 1000 {
+                0..60 => format!("the first is ready in {ready_in_ms} ms"),
+                // Longer than any cool-down of use: a stranger's.
+                seconds => format!(
+                    "the first is ready in {seconds} s; where a stranger answered, see: leasehold pool list, leasehold lease list --state declined"
+                ),
+            },
         ),
         Refusal::Contention { conflicts } => failure(
             Code::TryAgain,
