@@ -7,7 +7,10 @@
 mod captured;
 mod cli;
 mod conformance;
+mod crowd;
 mod layering;
 mod ops;
+mod plugins;
 mod store_etcd;
+mod strangers;
 mod support;

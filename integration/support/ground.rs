@@ -16,11 +16,17 @@ use leasehold::{
     },
     domain::{
         audit::{Severity, audit},
-        lease::Lease,
+        lease::{Declined, Lease, Released, Timestamp},
         names::{ClusterName, StoreId, Uid},
     },
     host,
-    store::any::AnyStore,
+    ops::Clock,
+    store::{
+        Outcome, Read, Store, Txn,
+        any::AnyStore,
+        changes, keys,
+        record::{self, Frozen, Stored},
+    },
 };
 use serde_json::{Value, json};
 
@@ -106,6 +112,49 @@ pub(crate) fn is_empty(host: &HostFile) {
     assert!(left.0.is_empty() && left.1.is_empty() && left.2.is_empty(), "{left:?}");
 }
 
+/// What the store says of an address that was given back.
+#[track_caller]
+pub(crate) fn released(host: &HostFile, address: &str) -> Option<Released> {
+    let all = look(host).everything.released;
+    all.into_iter().find(|(place, _)| place.address.to_string() == address).map(|(_, released)| released)
+}
+
+/// The hardware address of who answered on it when it was offered.
+#[track_caller]
+pub(crate) fn declined(host: &HostFile, address: &str) -> Option<String> {
+    released(host, address)?.declined.map(|Declined { mac, .. }| mac)
+}
+
+/// What a verdict of the reaper does to the lease of a pod: its sandbox may still answer.
+#[track_caller]
+pub(crate) fn give_back(host: &HostFile, pod: &str) {
+    with_store(host, async |store| {
+        let lease = stored(store, pod).await;
+        let now = host::HostClock.now();
+        applied(store, &changes::unbind(&lease, true, now)).await;
+    });
+}
+
+/// The lease of a pod as if it had been bound this much earlier: before what an ADD on another node still waits for.
+#[track_caller]
+pub(crate) fn bound_long_ago(host: &HostFile, pod: &str) {
+    with_store(host, async |store| {
+        let lease = stored(store, pod).await;
+        let mut older = lease.value.clone();
+        let leasehold::domain::lease::Binding::Bound(stamp) = &mut older.binding else { panic!("{older:?}") };
+        stamp.at = Timestamp(stamp.at.0 - 3_600_000);
+        applied(store, &changes::note(&lease, &older)).await;
+    });
+}
+
+/// `leasehold freeze`.
+pub(crate) fn freeze(host: &HostFile) {
+    with_store(host, async |store| {
+        let frozen = Frozen { why: "a test".into(), by: "a person".into(), at: host::HostClock.now() };
+        clusters::freeze(store, &frozen, false).await.unwrap();
+    });
+}
+
 /// Does something with the store of a host file.
 #[track_caller]
 pub(crate) fn with_store<T>(host: &HostFile, act: impl AsyncFnOnce(&AnyStore) -> T) -> T {
@@ -117,6 +166,18 @@ pub(crate) fn with_store<T>(host: &HostFile, act: impl AsyncFnOnce(&AnyStore) ->
     });
     runtime.shutdown_background();
     result
+}
+
+async fn stored(store: &AnyStore, pod: &str) -> Stored<Lease> {
+    let found = store.read(&[Read::list(keys::leases())], None).await.unwrap();
+    let all = found.entries(0).iter().map(|entry| record::decode_lease(entry).unwrap());
+    let mut of_pod = all.filter(|lease| lease.value.id.holder.to_string() == pod);
+    of_pod.next().unwrap_or_else(|| panic!("{pod} has no lease"))
+}
+
+async fn applied(store: &AnyStore, txn: &Txn) {
+    let outcome = store.commit(txn).await.unwrap();
+    assert!(matches!(outcome, Outcome::Applied(_)), "{outcome:?}");
 }
 
 fn cluster_of(host: &HostFile) -> ClusterName {

@@ -2,6 +2,7 @@
 //! makes them. Each piece ends what it started, by its own process id or name, when it is dropped.
 
 pub(crate) mod call;
+pub(crate) mod door;
 pub(crate) mod etcd;
 pub(crate) mod folder;
 pub(crate) mod ground;
