@@ -291,7 +291,10 @@ async fn who_has_it<S: Store>(
 ) -> Result<(), Error> {
     let filter = leases::Filter { pool: Some(name.clone()), ..leases::Filter::default() };
     let (_, rows) = leases::list(store, &Scope::default(), &filter, now).await?;
-    out.running = rows.iter().filter(|row| quiet(row)).count();
+    // One a lease, whatever families it has.
+    let running =
+        rows.iter().filter(|row| quiet(row)).filter_map(|row| row.lease.as_ref()).map(|lease| &lease.id);
+    out.running = running.collect::<std::collections::HashSet<_>>().len();
     out.taken = rows.into_iter().filter(|row| !quiet(row)).take(MOST_TAKEN).collect();
     let first = out.taken.first().and_then(|row| {
         let held = row.state == leases::RowState::Held;

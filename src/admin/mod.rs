@@ -291,6 +291,7 @@ mod tests {
             read::{Contents, read_everything},
         },
         domain::{
+            addr::Family,
             audit::audit,
             lease::{Holder, Stamp, Timestamp},
             names::{ContainerId, IfName, NodeName, PoolName, StoreId, Uid},
@@ -558,7 +559,11 @@ mod tests {
         );
         pools::apply(&store, &[huge], Rules::default()).await.unwrap();
         let counts = pools::list(&store, &scope(), NOW).await.unwrap().1[0].counts;
-        assert_eq!(counts.size, (1u128 << 64) - 1 + 2);
+        // A pod needs an address of each family: the one with the least free counts.
+        assert_eq!((counts.size, counts.free), (2, 2));
+        let row = &pools::list(&store, &scope(), NOW).await.unwrap().1[0];
+        let (family, counts) = row.families[1];
+        assert_eq!((family, counts.size), (Family::V6, (1u128 << 64) - 1));
         assert_eq!((counts.free, counts.used()), (counts.size, 0));
     }
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     domain::{
-        addr::{AddrRange, number},
+        addr::{AddrRange, Family, number},
         audit::Place,
         lease::{Lease, LeaseId, Released, State, Timestamp},
         names::{DomainName, PoolName},
@@ -554,8 +554,10 @@ pub struct PoolRow {
     pub pool: Option<Pool>,
     /// Why not.
     pub unreadable: Option<String>,
-    /// Counts.
+    /// Counts of the family that has the least free: a pod needs an address of each.
     pub counts: Counts,
+    /// Counts of each family.
+    pub families: Vec<(Family, Counts)>,
 }
 
 /// How many addresses of a pool are what. An address counts for the pool that its lease names; one of a device counts
@@ -639,7 +641,7 @@ impl<T> Sorted<T> {
     }
 
     fn slice(&self, domain: &DomainName, run: AddrRange) -> &[(DomainName, bool, u128, T)] {
-        let v6 = run.family() == crate::domain::addr::Family::V6;
+        let v6 = run.family() == Family::V6;
         let from = self.0.partition_point(|item| (&item.0, item.1, item.2) < (domain, v6, run.first()));
         let to = self.0.partition_point(|item| (&item.0, item.1, item.2) <= (domain, v6, run.last()));
         self.0.get(from..to).unwrap_or(&[])
@@ -653,13 +655,13 @@ fn rows(
     released: &[(Place, Released)],
     now: Timestamp,
 ) -> Vec<PoolRow> {
-    let mut counts: HashMap<&PoolName, Counts> = HashMap::new();
+    let mut counts: HashMap<(&PoolName, Family), Counts> = HashMap::new();
     let by_name: HashMap<&PoolName, &Pool> =
         pools.iter().filter_map(|p| Some((&p.name, p.pool.as_ref().ok()?))).collect();
     for lease in leases {
         for leased in &lease.addresses {
             let Some(name) = &leased.pool else { continue };
-            let count = counts.entry(name).or_default();
+            let count = counts.entry((name, Family::of(leased.address))).or_default();
             match lease.state() {
                 State::Bound => count.bound += 1,
                 State::Held => count.held += 1,
@@ -678,30 +680,57 @@ fn rows(
     pools
         .iter()
         .map(|stored| {
-            let mut count = counts.remove(&stored.name).unwrap_or_default();
+            let mut families: Vec<(Family, Counts)> = [Family::V4, Family::V6]
+                .into_iter()
+                .filter_map(|family| {
+                    let count = counts.remove(&(&stored.name, family));
+                    let has = stored.pool.as_ref().is_ok_and(|pool| pool.families().contains(&family));
+                    (has || count.is_some()).then(|| (family, count.unwrap_or_default()))
+                })
+                .collect();
             if let Ok(pool) = &stored.pool {
-                count.size = pool.size();
-                let cool_down = i128::try_from(pool.cool_down().as_millis()).unwrap_or(i128::MAX);
-                for run in pool.ranges().iter().flat_map(|range| range.usable().runs()) {
-                    let held = taken.slice(pool.domain(), *run);
-                    count.taken += held.len() as u128;
-                    count.reserved += held.iter().filter(|item| item.3).count() as u128;
-                    for (_, _, _, released) in released.slice(pool.domain(), *run) {
-                        if released.declined.is_some() {
-                            count.declined += 1;
-                        } else if i128::from(now.since(released.at)) < cool_down {
-                            count.cooling += 1;
-                        }
-                    }
+                for (family, count) in &mut families {
+                    count_usable(pool, *family, count, &taken, &released, now);
                 }
-                count.free = count.size.saturating_sub(count.taken + count.cooling + count.declined);
             }
+            // What lies outside of all ranges has no size of its own: it is not the tightest.
+            let tightest = families.iter().min_by_key(|(_, count)| (count.size == 0, count.free));
+            let counts = tightest.map(|(_, count)| *count).unwrap_or_default();
             PoolRow {
                 name: stored.name.clone(),
                 pool: stored.pool.as_ref().ok().cloned(),
                 unreadable: stored.pool.as_ref().err().map(ToString::to_string),
-                counts: count,
+                counts,
+                families,
             }
         })
         .collect()
+}
+
+/// Counts what of one family a pool could lease.
+fn count_usable(
+    pool: &Pool,
+    family: Family,
+    count: &mut Counts,
+    taken: &Sorted<bool>,
+    released: &Sorted<&Released>,
+    now: Timestamp,
+) {
+    let cool_down = i128::try_from(pool.cool_down().as_millis()).unwrap_or(i128::MAX);
+    for range in pool.ranges().iter().filter(|range| range.family() == family) {
+        count.size = count.size.saturating_add(range.usable().size());
+        for run in range.usable().runs() {
+            let held = taken.slice(pool.domain(), *run);
+            count.taken += held.len() as u128;
+            count.reserved += held.iter().filter(|item| item.3).count() as u128;
+            for (_, _, _, released) in released.slice(pool.domain(), *run) {
+                if released.declined.is_some() {
+                    count.declined += 1;
+                } else if i128::from(now.since(released.at)) < cool_down {
+                    count.cooling += 1;
+                }
+            }
+        }
+    }
+    count.free = count.size.saturating_sub(count.taken + count.cooling + count.declined);
 }

@@ -18,17 +18,18 @@
 //! | `key` | of a record that cannot be read: where it stands |
 //!
 //! Pool (`pool list`): `name`, `networks`, `serves`, `domain`, `priority`, `counts` (`size`, `bound`, `held`,
-//! `cooling`, `reserved`, `declined`, `free`, `taken`, `doubt`, `outside`), `usedPercent`, `unreadable`. Counts above
+//! `cooling`, `reserved`, `declined`, `free`, `taken`, `doubt`, `outside`: of the family with the least free, since a
+//! pod needs an address of each), `families` (the same of each), `usedPercent`, `unreadable`. Counts above
 //! 2^64 are texts, so that no reader rounds them. `pool show -o json|yaml` is the document.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::render::{Column, count, text, wide};
 use crate::{
     admin::{
         clusters::ClusterRow,
         leases::{Row, age},
-        pools::PoolRow,
+        pools::{Counts, PoolRow},
     },
     domain::{
         addr::Family,
@@ -213,28 +214,34 @@ fn number(value: u128) -> Value {
 
 /// A pool in JSON.
 pub(crate) fn pool_json(row: &PoolRow) -> Value {
-    let counts = row.counts;
     let pool = row.pool.as_ref();
+    let families: Map<String, Value> =
+        row.families.iter().map(|(family, counts)| (family.to_string(), counts_json(counts))).collect();
     json!({
         "name": row.name.as_str(),
         "networks": pool.map(networks),
         "serves": pool.map(serves),
         "domain": pool.map(|pool| pool.domain().as_str()),
         "priority": pool.map(Pool::priority),
-        "counts": {
-            "size": number(counts.size),
-            "bound": number(counts.bound),
-            "held": number(counts.held),
-            "cooling": number(counts.cooling),
-            "reserved": number(counts.reserved),
-            "declined": number(counts.declined),
-            "free": number(counts.free),
-            "taken": number(counts.taken),
-            "doubt": number(counts.doubt),
-            "outside": number(counts.outside),
-        },
-        "usedPercent": number(counts.used()),
+        "counts": counts_json(&row.counts),
+        "families": families,
+        "usedPercent": number(row.counts.used()),
         "unreadable": row.unreadable,
+    })
+}
+
+fn counts_json(counts: &Counts) -> Value {
+    json!({
+        "size": number(counts.size),
+        "bound": number(counts.bound),
+        "held": number(counts.held),
+        "cooling": number(counts.cooling),
+        "reserved": number(counts.reserved),
+        "declined": number(counts.declined),
+        "free": number(counts.free),
+        "taken": number(counts.taken),
+        "doubt": number(counts.doubt),
+        "outside": number(counts.outside),
     })
 }
 
