@@ -17,6 +17,13 @@ fn too_late(deadline: Instant) -> StoreError {
     StoreError::NotReached { reason: "no endpoint answered before the deadline".into() }
 }
 
+/// One try alone may outlast `until`: where the leader is frozen the others answer only after an election, and then
+/// with an error. So there is always a second one.
+fn given_up(tries: u32, until: Instant, deadline: Instant) -> bool {
+    const LEAST: u32 = 2;
+    Instant::now() + PAUSE >= if tries < LEAST { deadline } else { until }
+}
+
 /// Reads until answered, for a moment.
 ///
 /// # Errors
@@ -29,7 +36,9 @@ pub async fn read<S: Store>(
 ) -> Result<Snapshot, StoreError> {
     let until = deadline.min(Instant::now() + UNREACHED_FOR);
     let mut last = None;
+    let mut tries = 0;
     loop {
+        tries += 1;
         match timeout_at(deadline, store.read(reads, at)).await {
             Ok(Ok(snapshot)) => return Ok(snapshot),
             Ok(Err(error @ (StoreError::NotReached { .. } | StoreError::Unanswered { .. }))) => {
@@ -38,7 +47,7 @@ pub async fn read<S: Store>(
             Ok(Err(error)) => return Err(error),
             Err(_) => return Err(last.unwrap_or_else(|| too_late(deadline))),
         }
-        if Instant::now() + PAUSE >= until {
+        if given_up(tries, until, deadline) {
             return Err(last.unwrap_or_else(|| too_late(deadline)));
         }
         sleep(PAUSE).await;
@@ -65,7 +74,9 @@ pub enum Sent {
 pub async fn surely<S: Store>(store: &S, txn: &Txn, deadline: Instant) -> Result<Sent, StoreError> {
     let until = deadline.min(Instant::now() + UNREACHED_FOR);
     let mut unanswered: Option<StoreError> = None;
+    let mut tries = 0;
     loop {
+        tries += 1;
         let error = match timeout_at(deadline, store.commit(txn)).await {
             Ok(Ok(Outcome::Applied(revision))) => return Ok(Sent::Applied(revision)),
             Ok(Ok(Outcome::Conflict(snapshot))) => {
@@ -87,7 +98,7 @@ pub async fn surely<S: Store>(store: &S, txn: &Txn, deadline: Instant) -> Result
             StoreError::Unanswered { .. } => unanswered = Some(error),
             // Nothing of this sending can stand, but an earlier one may.
             StoreError::NotReached { .. } => {
-                if unanswered.is_none() && Instant::now() + PAUSE >= until {
+                if unanswered.is_none() && given_up(tries, until, deadline) {
                     return Err(error);
                 }
             }
