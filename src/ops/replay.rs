@@ -44,6 +44,10 @@ pub async fn replay<S: Store, W, C: Clock, L: Log>(
     if files.is_empty() {
         return Ok(out);
     }
+    // The last call must not outlive the time either: a runtime waits for this process to end.
+    let Context { store, wire, clock, log, node, deadline, ref memory } = *ctx;
+    let ctx =
+        &Context { store, wire, clock, log, node, deadline: deadline.min(until), memory: memory.clone() };
     let store = store_id(ctx).await.map_err(Trouble::Store)?;
     for (at, file) in files.iter().enumerate() {
         if at >= most || Instant::now() >= until {
