@@ -6,6 +6,7 @@
 pub mod input;
 mod refusal;
 pub mod reply;
+mod watched;
 mod wire;
 
 use std::{
@@ -27,6 +28,7 @@ use tokio::{
 use self::{
     input::{AddRequest, Attachment, CheckRequest, Command, DelRequest, GcRequest, Invocation},
     reply::{CniVersion, Code, Error},
+    watched::Watched,
     wire::LinkWire,
 };
 use crate::{
@@ -192,7 +194,7 @@ impl Wire for NoWire {
     }
 }
 
-type At<'a, W> = Context<'a, AnyStore, W, HostClock, NodeLog>;
+type At<'a, W> = Context<'a, Watched<AnyStore>, W, HostClock, NodeLog>;
 
 impl Node {
     fn new(host: Host) -> Self {
@@ -206,8 +208,18 @@ impl Node {
         self.log.log.line(HostClock.now(), level, text, &[]);
     }
 
-    fn at<'a, W>(&'a self, store: &'a AnyStore, wire: &'a W, deadline: Instant, memory: Memory) -> At<'a, W> {
+    fn at<'a, W>(
+        &'a self,
+        store: &'a Watched<AnyStore>,
+        wire: &'a W,
+        deadline: Instant,
+        memory: Memory,
+    ) -> At<'a, W> {
         Context { store, wire, clock: &HostClock, log: &self.log, node: &self.identity, deadline, memory }
+    }
+
+    async fn open(&self, patience: Duration) -> Result<Watched<AnyStore>, StoreError> {
+        self.host.open_store(patience).await.map(Watched::new)
     }
 
     fn memory(&self) -> Memory {
@@ -293,18 +305,38 @@ impl Node {
             msg: "the node's journal cannot be read".into(),
             details: format!("{}: {error}", self.journal.folder().display()),
         };
-        self.journal.cancel(&attachment.network, &attachment.container, &attachment.ifname).map_err(io)?;
-        let store =
-            self.host.open_store(self.host.config.add_deadline).await.map_err(|e| self.store_told(&e))?;
+        let cancelled = self
+            .journal
+            .cancel(&attachment.network, &attachment.container, &attachment.ifname)
+            .map_err(io)?;
+        let ended = self.lease_and_answer(request, &add, deadline).await;
+        if let Err(error) = &ended
+            && cancelled
+        {
+            // The DEL that it stood for was never told, and nothing took its place.
+            self.leave_entry(attachment, &error.to_string())?;
+        }
+        ended
+    }
+
+    async fn lease_and_answer(
+        &self,
+        request: &AddRequest,
+        add: &Add,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let attachment = &request.attachment;
+        let store = self.open(self.host.config.add_deadline).await.map_err(|e| self.store_told(&e))?;
         let wire = LinkWire::new(&request.link);
         let ctx = self.at(&store, &wire, deadline, self.memory());
         let mut terminated =
             signal(SignalKind::terminate()).map_err(|error| Error::ReadStdin { cause: error.to_string() })?;
         let result = tokio::select! {
-            result = self.lease(&ctx, &add) => result,
+            result = self.lease(&ctx, add) => result,
             _ = terminated.recv() => {
-                // A commit may be on its way.
-                self.leave_entry(attachment, "ADD was terminated")?;
+                if store.is_in_doubt() {
+                    self.leave_entry(attachment, "ADD was terminated")?;
+                }
                 let msg = "terminated".to_owned();
                 let details = "SIGTERM came before the answer; what was leased meanwhile is given back".to_owned();
                 return Err(Error::Failure { code: Code::TryAgain, msg, details });
@@ -313,8 +345,8 @@ impl Node {
         let added = match result {
             Ok(added) => added,
             Err(refused) => {
-                if let Refusal::Store(StoreError::Unanswered { .. }) = &refused {
-                    self.leave_entry(attachment, &format!("ADD was not answered: {refused}"))?;
+                if store.is_in_doubt() {
+                    self.leave_entry(attachment, &format!("a commit of ADD was not answered: {refused}"))?;
                 }
                 return Err(self.told(&refused));
             }
@@ -408,8 +440,7 @@ impl Node {
 
     async fn check(&self, request: &CheckRequest) -> Result<(), Error> {
         let deadline = Instant::now() + self.host.config.add_deadline;
-        let store =
-            self.host.open_store(self.host.config.add_deadline).await.map_err(|e| self.store_told(&e))?;
+        let store = self.open(self.host.config.add_deadline).await.map_err(|e| self.store_told(&e))?;
         let ctx = self.at(&store, &NoWire, deadline, Memory::default());
         let attachment = &request.attachment;
         let id = ops::lease_id(&self.caller(attachment), &attachment.ifname);
@@ -422,7 +453,7 @@ impl Node {
         let attachment = &request.attachment;
         let patience = self.host.config.del_deadline;
         let deadline = Instant::now() + patience;
-        let told = match self.host.open_store(patience).await {
+        let told = match self.open(patience).await {
             Ok(store) => {
                 let ctx = self.at(&store, &NoWire, deadline, self.memory());
                 let end = ops::del(&ctx, &self.end_of(attachment), "DEL").await;
@@ -476,10 +507,12 @@ impl Node {
     async fn gc(&self, request: &GcRequest) -> Result<(), Error> {
         // The runtime did not say what is in use: giving everything back could not be mended.
         let Some(valid) = &request.valid else { return Ok(()) };
-        let store = self.host.open_store(GC_DEADLINE).await.map_err(|e| self.store_told(&e))?;
-        let ctx = self.at(&store, &NoWire, Instant::now() + GC_DEADLINE, Memory::default());
+        let store = self.open(GC_DEADLINE).await.map_err(|e| self.store_told(&e))?;
+        let ctx = self.at(&store, &NoWire, Instant::now() + GC_DEADLINE, self.memory());
         let valid = valid.iter().cloned().collect();
-        ops::collect(&ctx, &request.network, &valid).await.map_err(|r| self.told(&r))
+        ops::collect(&ctx, &request.network, &valid).await.map_err(|r| self.told(&r))?;
+        self.replay_some(&ctx).await;
+        Ok(())
     }
 
     /// Whether this node could serve an ADD, as far as it can tell by itself. The store is asked only where the host
@@ -499,8 +532,7 @@ impl Node {
         if !self.host.config.status_checks_store {
             return Ok(());
         }
-        let store =
-            self.host.open_store(STATUS_DEADLINE).await.map_err(|e| unavailable(self.store_told(&e)))?;
+        let store = self.open(STATUS_DEADLINE).await.map_err(|e| unavailable(self.store_told(&e)))?;
         let deadline = Instant::now() + STATUS_DEADLINE;
         let reads = [crate::store::Read::Get(crate::store::keys::meta())];
         let answer = tokio::time::timeout_at(deadline, crate::store::Store::read(&store, &reads, None)).await;
