@@ -8,6 +8,7 @@ mod captured;
 mod cli;
 mod conformance;
 mod crowd;
+mod failures;
 mod layering;
 mod ops;
 mod plugins;

@@ -132,6 +132,11 @@ impl Running {
         signal(self.child.id(), name);
     }
 
+    /// SIGKILL at once; one that has ended by itself is left as it is.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+    }
+
     /// # Panics
     ///
     /// If it has not ended after [`PATIENCE`]; it is killed then.
