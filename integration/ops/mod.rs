@@ -2,5 +2,8 @@
 //! nothing.
 
 mod basics;
+mod faults;
+mod histories;
+mod many;
 mod table;
 mod world;

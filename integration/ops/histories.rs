@@ -1,0 +1,298 @@
+//! The histories that the rules of the design prevent, one a rule, as the model of the transactions prints them with
+//! that rule switched off. Each comment says which line prevents it here. The rules `uid_keep`, `grace` (the reaper's
+//! own patience) and `cancel` (the node's journal) have no line in the use cases of the plugin.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{
+    domain::{
+        lease::Timestamp,
+        names::{ContainerId, Uid},
+    },
+    ops::{self, Refusal},
+    store::{
+        Outcome, changes,
+        testing::{Fault, On, Side},
+    },
+};
+
+use super::world::{Node, World, id, pool};
+
+fn one() -> World {
+    World::new(&[pool("x", &["10.0.0.0/24 10.0.0.10-10.0.0.10"])])
+}
+
+fn bound_to(world: &World, pod: &str, container: &str) -> bool {
+    world.lease(pod).is_some_and(|l| l.value.is_bound_to(&ContainerId::new(container).unwrap()))
+}
+
+/// ADD-A (of this UID) reads that there is no lease, ADD-B of the pod's next sandbox binds it, ADD-A conflicts and
+/// reads again.
+async fn slow_add_of_an_old_sandbox(uid_a: &str, uid_b: &str) {
+    let world = one();
+    let mut n1 = world.node("n1");
+    // Switches the rule `grace_move` off, which would refuse it too.
+    n1.me.add_deadline = Duration::ZERO;
+    let n1 = Arc::new(n1);
+    let n2 = world.node("n2");
+    let mut a = n1.ask("shop/p", "A");
+    a.uid = Some(Uid::new(uid_a).unwrap());
+    let mut b = n2.ask("shop/p", "B");
+    b.uid = Some(Uid::new(uid_b).unwrap());
+    let mut gate = n1.way.pause(On::Commit(0), Side::Before);
+    let slow = tokio::spawn({
+        let n1 = n1.clone();
+        async move { n1.run(&a).await }
+    });
+    gate.reached().await;
+    n2.run(&b).await.unwrap();
+    gate.resume();
+    let refused = slow.await.unwrap().unwrap_err();
+    assert!(matches!(refused, Refusal::NewerSandbox { .. }), "{refused}");
+    assert!(bound_to(&world, "shop/p", "B"));
+    // DEL-A must not free what B has.
+    assert!(!n1.del("shop/p", "A").await);
+    assert!(bound_to(&world, "shop/p", "B"));
+    world.audit();
+}
+
+/// Rule `no_steal`: `refuse_newer`, "it was bound while this ADD worked".
+#[tokio::test(start_paused = true)]
+async fn b030_an_older_sandbox_that_commits_second_does_not_steal_the_lease() {
+    slow_add_of_an_old_sandbox("u1", "u2").await;
+}
+
+/// Rule `steal_any`: the same line asks for the container, not for the UID.
+#[tokio::test(start_paused = true)]
+async fn b030_nor_does_it_if_both_sandboxes_are_of_one_uid() {
+    slow_add_of_an_old_sandbox("u1", "u1").await;
+}
+
+/// Rule `younger`: `refuse_newer`, "it was bound after this ADD began".
+#[tokio::test(start_paused = true)]
+async fn an_add_that_began_before_the_lease_was_bound_on_its_node_does_not_take_it() {
+    let world = one();
+    let n1 = world.node("n1");
+    let slow = n1.ask("shop/p", "A");
+    n1.gets("shop/p", "B").await;
+    let refused = n1.run(&slow).await.unwrap_err();
+    assert!(matches!(refused, Refusal::NewerSandbox { .. }), "{refused}");
+    assert!(bound_to(&world, "shop/p", "B"));
+    // After a reboot the boot-time clock begins anew: what was bound before counts as older.
+    let mut rebooted = world.node("n1");
+    rebooted.me.boot = Some(leasehold::domain::names::BootId::new("next").unwrap());
+    let mut request = rebooted.ask("shop/p", "C");
+    request.started = 1;
+    rebooted.run(&request).await.unwrap();
+    world.audit();
+}
+
+/// Rule `grace_move`: `refuse_newer`, "it was bound there a moment ago, and may not be on the wire yet".
+#[tokio::test(start_paused = true)]
+async fn a_lease_bound_elsewhere_is_not_taken_before_that_sandbox_can_answer_a_probe() {
+    let world = one();
+    let (n1, n2) = (world.node("n1"), world.node("n2"));
+    n1.gets("shop/p", "A").await;
+    let refused = n2.add("shop/p", "B").await.unwrap_err();
+    assert!(matches!(refused, Refusal::NewerSandbox { .. }), "{refused}");
+    // The clock of the other node is ahead, by less than anybody believes in.
+    let world = one();
+    let (n1, n2) = (world.node("n1"), world.node("n2"));
+    n1.clock.skew.store(300_000, std::sync::atomic::Ordering::Relaxed);
+    n1.gets("shop/p", "A").await;
+    let refused = n2.add("shop/p", "B").await.unwrap_err();
+    assert!(matches!(refused, Refusal::NewerSandbox { .. }), "{refused}");
+}
+
+/// Rules `probe_move` and `superseded`: `probe_own`. A partitioned kubelet starts the old sandbox again.
+#[tokio::test(start_paused = true)]
+async fn a_partitioned_kubelet_does_not_take_the_lease_from_the_node_that_has_it() {
+    let world = one();
+    let (n1, n2) = (world.node("n1"), world.node("n2"));
+    n1.gets("shop/p", "A").await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    // A still answers: n2 does not get it.
+    n2.wire.hears("10.0.0.10");
+    assert!(matches!(n2.add("shop/p", "B").await, Err(Refusal::StillAnswers { .. })));
+    // n1 is fenced: n2 gets it. Then n1 is back and starts its sandbox of the old UID anew.
+    n2.wire.answering.lock().unwrap().clear();
+    n2.gets("shop/p", "B").await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    n1.wire.hears("10.0.0.10");
+    assert!(matches!(n1.add("shop/p", "A2").await, Err(Refusal::StillAnswers { .. })));
+    assert!(!n1.del("shop/p", "A2").await && !n1.del("shop/p", "A").await);
+    assert!(bound_to(&world, "shop/p", "B"));
+    world.audit();
+}
+
+/// Rule `touch`: `same` writes for a caller without a pod, so the unanswered DEL of its last life fails `L=r`.
+#[tokio::test(start_paused = true)]
+async fn a_del_that_lands_after_the_same_container_came_again_ends_nothing() {
+    let world = one();
+    let n1 = Arc::new(world.node("n1"));
+    n1.gets("_/X", "X").await;
+    n1.way.fail(On::Commit(1), Fault::InFlight);
+    let del = tokio::spawn({
+        let n1 = n1.clone();
+        async move { n1.try_del(None, "X").await }
+    });
+    while n1.way.held() == 0 {
+        tokio::task::yield_now().await;
+    }
+    del.abort();
+    n1.gets("_/X", "X").await;
+    assert!(matches!(n1.way.deliver(0).await, Some(Outcome::Conflict(_))));
+    assert!(bound_to(&world, "_/X", "X"));
+    world.audit();
+}
+
+/// Rule `probe_reap`: a verdict leaves the address unconfirmed (`changes::unbind`), and `Search::probe` asks.
+#[tokio::test(start_paused = true)]
+async fn a_lost_node_that_still_answers_keeps_its_address_from_strangers() {
+    let world = one();
+    let (n1, n2) = (world.node("n1"), world.node("n2"));
+    n1.gets("shop/p", "A").await;
+    assert!(world.reaper_gives_back(&world.lease("shop/p").unwrap()));
+    n2.wire.hears("10.0.0.10");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let refused = n2.add("shop/q", "Q").await.unwrap_err();
+    assert!(matches!(refused, Refusal::Full { .. } | Refusal::Cooling { .. }), "{refused}");
+    assert_eq!(world.show(), "R 10.0.0.10 by shop/p unconfirmed declined 02:00:00:00:00:99");
+    // Its own pod, too, is told: the mark is on the address, whoever asks.
+    let refused = n2.add("shop/p", "B").await.unwrap_err();
+    assert!(matches!(refused, Refusal::Full { .. } | Refusal::Cooling { .. }), "{refused}");
+    world.audit();
+}
+
+/// Rule `probe_first`: `search` probes before it commits, so a newcomer that dies in between leaves the mark.
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_that_dies_between_probe_and_commit_leaves_the_mark() {
+    let world = one();
+    let n1 = world.node("n1");
+    n1.gets("shop/p", "A").await;
+    assert!(world.reaper_gives_back(&world.lease("shop/p").unwrap()));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let n2 = Arc::new(world.node("n2"));
+    // The first commit guesses that the address was never used; the second knows.
+    let mut gate = n2.way.pause(On::Commit(1), Side::Before);
+    let newcomer = tokio::spawn({
+        let n2 = n2.clone();
+        async move { n2.add("shop/q", "Q1").await }
+    });
+    gate.reached().await;
+    newcomer.abort();
+    let _ = newcomer.await;
+    assert_eq!(world.show(), "R 10.0.0.10 by shop/p unconfirmed");
+    let n3 = world.node("n3");
+    n3.wire.hears("10.0.0.10");
+    assert!(n3.add("shop/q", "Q2").await.is_err());
+    assert_eq!(world.show(), "R 10.0.0.10 by shop/p unconfirmed declined 02:00:00:00:00:99");
+    world.audit();
+}
+
+/// Rule `mark_kept`: `unbind` writes the mark into a sticky lease, `probe_own` asks before it goes, `move_lease` and
+/// `take_over_elsewhere` hand it on.
+#[tokio::test(start_paused = true)]
+async fn the_mark_stays_with_a_held_lease_until_the_wire_was_silent() {
+    let sticky = |bounds: &str| {
+        let mut document = pool("x", &[&format!("10.0.0.0/24 {bounds}-{bounds}")]);
+        document.sticky = Some("always".into());
+        document
+    };
+    let marked = async || {
+        let world = World::new(&[sticky("10.0.0.10")]);
+        world.node("n1").gets("shop/p", "A").await;
+        assert!(world.reaper_gives_back(&world.lease("shop/p").unwrap()));
+        assert!(world.lease("shop/p").unwrap().value.unconfirmed);
+        world
+    };
+    // The own pod, on the same node or another.
+    for node in ["n1", "n2"] {
+        let world = marked().await;
+        let node = world.node(node);
+        node.wire.hears("10.0.0.10");
+        assert!(matches!(node.add("shop/p", "B").await, Err(Refusal::StillAnswers { .. })));
+        assert!(world.lease("shop/p").unwrap().value.unconfirmed);
+        node.wire.answering.lock().unwrap().clear();
+        node.gets("shop/p", "B").await;
+        assert!(!world.lease("shop/p").unwrap().value.unconfirmed);
+    }
+    // Moved to another pod.
+    let world = marked().await;
+    let txn = changes::move_lease(&world.lease("shop/p").unwrap(), &id("shop/q"), Timestamp(1)).unwrap();
+    assert!(matches!(world.apply_txn(&txn), Outcome::Applied(_)));
+    let n2 = world.node("n2");
+    n2.wire.hears("10.0.0.10");
+    assert!(matches!(n2.add("shop/q", "Q").await, Err(Refusal::StillAnswers { .. })));
+    // Given back.
+    assert!(world.reaper_gives_back(&world.lease("shop/q").unwrap()));
+    assert_eq!(world.show(), "R 10.0.0.10 by shop/q unconfirmed");
+    // Left for another address.
+    let world = marked().await;
+    world.apply(&sticky("10.0.0.20"));
+    world.node("n2").gets("shop/p", "B").await;
+    assert!(world.show().contains("R 10.0.0.10 by shop/p unconfirmed"), "{}", world.show());
+    world.audit();
+}
+
+/// Rule `cmp_R`: `Txn::take` compares the released key, so an address that came and went in between is not taken
+/// before its cool-down.
+#[tokio::test(start_paused = true)]
+async fn an_address_that_was_used_and_given_back_since_the_look_is_not_taken_hot() {
+    let world = one();
+    let n2 = Arc::new(world.node("n2"));
+    let mut gate = n2.way.pause(On::Commit(0), Side::Before);
+    let newcomer = tokio::spawn({
+        let n2 = n2.clone();
+        async move { n2.add("shop/q", "Q").await }
+    });
+    gate.reached().await;
+    let n1 = world.node("n1");
+    n1.gets("shop/p", "A").await;
+    n1.del("shop/p", "A").await;
+    let released = tokio::time::Instant::now();
+    gate.resume();
+    newcomer.await.unwrap().unwrap();
+    assert!(released.elapsed() >= Duration::from_millis(4_900), "{:?}", released.elapsed());
+    world.audit();
+}
+
+/// Rule `undo_cmp`: `undo` compares the revision that its own run wrote; also if its message lands late.
+#[tokio::test(start_paused = true)]
+async fn an_undo_does_not_take_the_lease_of_the_retry() {
+    let world = one();
+    let n1 = Arc::new(world.node("n1"));
+    let added = n1.add("shop/p", "A").await.unwrap();
+    n1.way.fail(On::Commit(1), Fault::InFlight);
+    let undo = tokio::spawn({
+        let n1: Arc<Node> = n1.clone();
+        async move { ops::undo(&n1.context(Duration::from_secs(5)), &added).await }
+    });
+    while n1.way.held() == 0 {
+        tokio::task::yield_now().await;
+    }
+    n1.gets("shop/p", "B").await;
+    assert!(matches!(n1.way.deliver(0).await, Some(Outcome::Conflict(_))));
+    undo.await.unwrap().unwrap();
+    assert!(bound_to(&world, "shop/p", "B"));
+    world.audit();
+}
+
+/// The reaper compares the lease's own revision: whatever an ADD or a DEL did since it looked keeps the lease.
+#[tokio::test(start_paused = true)]
+async fn b048_b049_a_verdict_on_a_lease_that_was_touched_since_changes_nothing() {
+    let world = one();
+    let n1 = world.node("n1");
+    n1.gets("shop/p", "A").await;
+    let seen = world.lease("shop/p").unwrap();
+    n1.gets("shop/p", "B").await;
+    assert!(!world.reaper_gives_back(&seen));
+    assert!(bound_to(&world, "shop/p", "B"));
+    // Released and leased again by the same pod in between.
+    let seen = world.lease("shop/p").unwrap();
+    n1.del("shop/p", "B").await;
+    n1.gets("shop/p", "C").await;
+    assert!(!world.reaper_gives_back(&seen));
+    assert!(bound_to(&world, "shop/p", "C"));
+    world.audit();
+}
