@@ -12,6 +12,8 @@ const SUFFIX: &str = "bcdfghjklmnpqrstvwxz2456789";
 const HASH: &str = "456789bcdf";
 /// Letters of a generated suffix.
 const SUFFIX_LENGTH: usize = 5;
+/// Characters that Kubernetes leaves of a name before a suffix: 63 less the suffix.
+const CUT_LENGTH: usize = 58;
 /// A template hash is the decimal of 32 bits: 1 to 10 characters.
 const HASH_LENGTH: usize = 10;
 
@@ -48,9 +50,13 @@ pub fn candidates(pod: &PodName) -> Vec<WorkloadName> {
 }
 
 /// Does the name end in a suffix that Kubernetes generated? Such a pod does not come back under its name.
+///
+/// Of a long name Kubernetes leaves 58 characters before the suffix, and may cut the dash.
 #[must_use]
 pub fn has_random_suffix(pod: &PodName) -> bool {
-    cut(pod.as_str()).is_some_and(|(_, last)| is_suffix(last))
+    let name = pod.as_str();
+    let cut_off = name.len() == CUT_LENGTH + SUFFIX_LENGTH && name.get(CUT_LENGTH..).is_some_and(is_suffix);
+    cut_off || cut(name).is_some_and(|(_, last)| is_suffix(last))
 }
 
 /// The ordinal of a StatefulSet's pod and the name before it; `None` if the name does not end in a number.
@@ -58,7 +64,7 @@ pub fn has_random_suffix(pod: &PodName) -> bool {
 #[must_use]
 pub fn ordinal(pod: &PodName) -> Option<(&str, u32)> {
     let (rest, last) = cut(pod.as_str())?;
-    if is_suffix(last) || !is_number(last) {
+    if has_random_suffix(pod) || !is_number(last) {
         return None;
     }
     last.parse().ok().map(|ordinal| (rest, ordinal))

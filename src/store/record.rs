@@ -233,11 +233,17 @@ pub fn decode_lease(entry: &Entry) -> Result<Stored<Lease>, RecordError> {
             return Err(fields.invalid("addresses", format!("{item} is no object")));
         };
         let item = Fields { key: &entry.key, map: item };
-        addresses.push(LeasedAddress {
+        let address = LeasedAddress {
             address: item.need("addresses.address", item.name("address", parse_address)?)?,
             domain: item.need("addresses.domain", item.name("domain", |t| DomainName::new(t))?)?,
             pool: item.name("pool", |t| PoolName::new(t))?,
-        });
+        };
+        // Twice the same would write one key twice in a transaction.
+        let same = |a: &LeasedAddress| a.address == address.address && a.domain == address.domain;
+        if addresses.iter().any(same) {
+            return Err(fields.invalid("addresses", format!("{} is listed twice", address.address)));
+        }
+        addresses.push(address);
     }
     if addresses.is_empty() {
         return Err(fields.invalid("addresses", "is empty"));
@@ -757,6 +763,10 @@ mod tests {
         invalid("[]", "not a JSON object");
         invalid(r#"{"v":1}"#, "addresses: is no list");
         invalid(r#"{"v":1,"addresses":[]}"#, "addresses: is empty");
+        invalid(
+            r#"{"v":1,"addresses":[{"address":"10.0.0.1","domain":"d"},{"address":"10.0.0.1","domain":"d"}]}"#,
+            "addresses: 10.0.0.1 is listed twice",
+        );
         invalid(
             r#"{"v":1,"addresses":[{"address":"x","domain":"d"}]}"#,
             "address: \"x\" is not an IPv4 or IPv6 address",
