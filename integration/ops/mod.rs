@@ -2,8 +2,11 @@
 //! nothing.
 
 mod basics;
+mod choice;
 mod faults;
+mod fuzz;
 mod histories;
 mod many;
+mod names;
 mod table;
 mod world;

@@ -568,3 +568,19 @@ pub(crate) fn line(txn: &Txn) -> String {
     writes.sort();
     format!("{} | {}", compares.join(" "), writes.join(" "))
 }
+
+/// Chance that is the same in every run: xorshift64*.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        usize::try_from((self.next() >> 16) % u64::try_from(end).unwrap()).unwrap()
+    }
+}
