@@ -9,6 +9,7 @@ mod cli;
 mod conformance;
 mod crowd;
 mod failures;
+mod documents;
 mod layering;
 mod ops;
 mod plugins;

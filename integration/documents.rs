@@ -1,0 +1,696 @@
+//! What the documents say, done: every file of `config-examples/` on real parts, every block of the README.
+//!
+//! A file is used as it is. What is put into it is only what a test cannot have: the example's endpoints and the paths
+//! in `/etc` and `/var` become those of this run.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    fs::File,
+    io,
+    net::{Shutdown, TcpListener, TcpStream},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{LazyLock, Mutex},
+    thread,
+};
+
+use nix::sched::{CloneFlags, setns};
+use serde_json::{Value, json};
+use socket2::SockRef;
+
+use crate::support::{
+    call::{Call, Cli},
+    etcd::{Etcd, ROOT, certificates},
+    folder::Folder,
+    ground,
+    host::HostFile,
+    lan::{Lan, Namespace},
+    parts::{Part, Plugins, Version, leasehold, require},
+    process::{Finished, run},
+};
+
+const FILES: [&str; 11] = [
+    "bridge.conflist",
+    "etcd-roles",
+    "host-etcd.json",
+    "host-local.json",
+    "macvlan.conflist",
+    "multus.yaml",
+    "pools/dual-stack.yaml",
+    "pools/lan.yaml",
+    "pools/racks.yaml",
+    "pools/shop-db.yaml",
+    "ptp.conflist",
+];
+
+/// The repository.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn example(name: &str) -> String {
+    assert!(FILES.contains(&name), "{name}");
+    fs::read_to_string(root().join("config-examples").join(name)).unwrap()
+}
+
+#[test]
+fn every_example_is_known_to_these_tests() {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![root().join("config-examples")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(root().join("config-examples")).unwrap();
+                found.insert(name.to_str().unwrap().to_owned());
+            }
+        }
+    }
+    assert_eq!(found, FILES.iter().map(|name| (*name).to_owned()).collect());
+}
+
+/// A cluster on an etcd with mutual TLS, `host-etcd.json` as the host file, and the pools of `pools/`.
+fn site() -> (Etcd, HostFile) {
+    let etcd = Etcd::with(Version::V36).tls().start();
+    let host = HostFile::on(&etcd);
+    let made = certificates();
+    let mut document: Value = serde_json::from_str(&example("host-etcd.json")).unwrap();
+    document["store"]["etcd"]["endpoints"] = json!(etcd.endpoints());
+    for (key, folder, file) in [
+        ("cacert", "/etc/cni/net.d/leasehold.d/ca.crt", &made.ca),
+        ("cert", "/etc/cni/net.d/leasehold.d/node.crt", &made.client.0),
+        ("key", "/etc/cni/net.d/leasehold.d/node.key", &made.client.1),
+    ] {
+        assert_eq!(document["store"]["etcd"][key], folder);
+        document["store"]["etcd"][key] = json!(file);
+    }
+    document["log"]["file"] = json!(host.folder().join("leasehold.log"));
+    document["stateDir"] = json!(host.state());
+    host.write(&document.to_string());
+    Cli::new(&host).line("cluster add prod-a --uid 11111111-2222").run().success();
+    let pools = root().join("config-examples/pools");
+    Cli::new(&host)
+        .args(["pool".as_ref(), "apply".as_ref(), "-f".as_ref(), pools.as_os_str()])
+        .run()
+        .success();
+    (etcd, host)
+}
+
+/// The etcd of this machine, at the same address inside a node.
+struct Tunnel(TcpListener);
+
+impl Tunnel {
+    fn open(node: &Namespace, address: String) -> Self {
+        let space = node.path();
+        let port: u16 = address.rsplit_once(':').unwrap().1.parse().unwrap();
+        // A socket stays in the namespace where it was made, whatever its thread does later.
+        let listener = thread::spawn(move || {
+            setns(File::open(space).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
+            TcpListener::bind(("127.0.0.1", port)).unwrap()
+        });
+        let listener = listener.join().unwrap();
+        let accepting = listener.try_clone().unwrap();
+        thread::spawn(move || {
+            for inner in accepting.incoming() {
+                let Ok(inner) = inner else { break };
+                let Ok(outer) = TcpStream::connect(&address) else { continue };
+                for (mut from, mut to) in
+                    [(inner.try_clone().unwrap(), outer.try_clone().unwrap()), (outer, inner)]
+                {
+                    thread::spawn(move || {
+                        let _ = io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Write);
+                    });
+                }
+            }
+        });
+        Self(listener)
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        let _ = SockRef::from(&self.0).shutdown(Shutdown::Both); // ends the accepting thread
+    }
+}
+
+/// A node with the networks of one folder, called through libcni (cnitool), which reads a file as a runtime does.
+struct Node<'a> {
+    inside: &'a Namespace,
+    host: &'a HostFile,
+    networks: Folder,
+    programs: Folder,
+}
+
+impl<'a> Node<'a> {
+    fn new(inside: &'a Namespace, host: &'a HostFile) -> Self {
+        let programs = Folder::new();
+        symlink(leasehold(), programs.path().join("leasehold")).unwrap();
+        Self { inside, host, networks: Folder::new(), programs }
+    }
+
+    fn network(&self, file: &str, text: &str) {
+        fs::write(self.networks.path().join(file), text).unwrap();
+    }
+
+    fn call(&self, verb: &str, network: &str, pod: &str, sandbox: &Namespace, fills: &Value) -> Finished {
+        let plugins = Plugins::Current.folder();
+        let (namespace, name) = pod.split_once('/').unwrap();
+        let mut command = self.inside.command(plugins.join("cnitool"));
+        command.env_clear().args([verb, network]).arg(sandbox.path());
+        command.env("CNI_PATH", std::env::join_paths([self.programs.path(), &plugins]).unwrap());
+        command.env("NETCONFPATH", self.networks.path()).env("LEASEHOLD_CONFIG", self.host.path());
+        command.env("CNI_IFNAME", "eth0").env("CAP_ARGS", fills.to_string());
+        command.env("CNI_ARGS", format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}"));
+        run(&mut command, b"")
+    }
+
+    /// ADD, a look at the interface, CHECK.
+    #[track_caller]
+    fn add(&self, network: &str, pod: &str, sandbox: &Namespace, fills: &Value) -> Vec<String> {
+        let finished = self.call("add", network, pod, sandbox, fills);
+        let result: Value = serde_json::from_str(finished.success()).unwrap();
+        let ips = result["ips"].as_array().unwrap();
+        let addresses: Vec<String> =
+            ips.iter().map(|ip| ip["address"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(sandbox.addresses("eth0"), addresses);
+        self.call("check", network, pod, sandbox, fills).success();
+        addresses
+    }
+
+    #[track_caller]
+    fn del(&self, network: &str, pod: &str, sandbox: &Namespace) {
+        self.call("del", network, pod, sandbox, &json!({})).success();
+        assert!(!sandbox.interfaces().contains(&"eth0".to_owned()));
+    }
+}
+
+fn bare(address: &str) -> &str {
+    address.split_once('/').unwrap().0
+}
+
+/// The pool of a pod's address.
+#[track_caller]
+fn pool_of(host: &HostFile, pod: &str) -> String {
+    let leases = ground::leases(host);
+    let lease = leases.iter().find(|lease| lease.id.holder.to_string() == pod).unwrap();
+    lease.addresses[0].pool.as_ref().unwrap().to_string()
+}
+
+fn annotation(key: &str, value: &str) -> Value {
+    json!({ "io.kubernetes.cri.pod-annotations": { format!("leasehold.io/{key}"): value } })
+}
+
+#[test]
+fn the_macvlan_network_runs() {
+    require!(Part::Root, Part::Program("arping"), Part::Etcd(Version::V36), Part::Plugins(Plugins::Current));
+    let (etcd, host) = site();
+    let lan = Lan::new();
+    let (inside, elsewhere) = (lan.node("n1"), lan.node("n2"));
+    let _tunnel = Tunnel::open(&inside, etcd.address(0));
+    let node = Node::new(&inside, &host);
+    node.network("10-lan100.conflist", &example("macvlan.conflist"));
+
+    let sandbox = Namespace::sandbox();
+    let addresses = node.add("lan100", "shop/db-0", &sandbox, &json!({}));
+    assert_eq!(addresses.len(), 1);
+    assert!(elsewhere.hears("eth0", bare(&addresses[0])));
+    assert!(sandbox.ip("route show default").contains("via 10.0.3.254"));
+    node.del("lan100", "shop/db-0", &sandbox);
+    let again = Namespace::sandbox();
+    assert_eq!(node.add("lan100", "shop/db-0", &again, &json!({})), addresses);
+
+    // What the runtime fills in: the pod's annotations, and addresses.
+    let (asked, fixed) = (Namespace::sandbox(), Namespace::sandbox());
+    node.add("lan100", "shop/web-0", &asked, &annotation("pool", "lan"));
+    assert_eq!(pool_of(&host, "shop/web-0"), "lan");
+    let fills = json!({ "ips": ["10.0.0.200/22"] });
+    assert_eq!(node.add("lan100", "shop/web-1", &fixed, &fills), ["10.0.0.200/22"]);
+    let by_annotation = Namespace::sandbox();
+    let fills = annotation("ip", "10.0.2.9");
+    assert_eq!(node.add("lan100", "other/x", &by_annotation, &fills), ["10.0.2.9/22"]);
+
+    // Dual stack: both or none.
+    let relay = Namespace::sandbox();
+    let addresses = node.add("lan100", "media/relay-0", &relay, &json!({}));
+    assert!(addresses[0].starts_with("10.0.0.") && addresses[1].starts_with("fd00:9::"), "{addresses:?}");
+}
+
+#[test]
+fn the_bridge_network_runs() {
+    require!(Part::Root, Part::Program("arping"), Part::Etcd(Version::V36), Part::Plugins(Plugins::Current));
+    let (etcd, host) = site();
+    let lan = Lan::new();
+    let (inside, elsewhere) = (lan.node("n1"), lan.node("n2"));
+    let _tunnel = Tunnel::open(&inside, etcd.address(0));
+    let node = Node::new(&inside, &host);
+    // br0 is the node's, with the network card as a port of it.
+    inside.ip("link add br0 type bridge");
+    inside.ip("link set br0 up");
+    inside.ip("link set eth0 master br0");
+    node.network("10-lan200.conflist", &example("bridge.conflist"));
+    let sandbox = Namespace::sandbox();
+    let addresses = node.add("lan200", "shop/web-0", &sandbox, &json!({}));
+    assert!(elsewhere.hears("eth0", bare(&addresses[0])));
+    node.del("lan200", "shop/web-0", &sandbox);
+    let fixed = Namespace::sandbox();
+    let fills = json!({ "ips": ["10.0.0.201/22"] });
+    assert_eq!(node.add("lan200", "shop/web-1", &fixed, &fills), ["10.0.0.201/22"]);
+}
+
+#[test]
+fn the_ptp_network_runs() {
+    require!(Part::Root, Part::Program("arping"), Part::Etcd(Version::V36), Part::Plugins(Plugins::Current));
+    let (etcd, host) = site();
+    let inside = Lan::new().node("n1");
+    let _tunnel = Tunnel::open(&inside, etcd.address(0));
+    let node = Node::new(&inside, &host);
+    node.network("10-routed.conflist", &example("ptp.conflist"));
+    let sandbox = Namespace::sandbox();
+    let addresses = node.add("routed", "shop/web-0", &sandbox, &json!({}));
+    assert!(addresses[0].starts_with("10.64.1."), "rack a: {addresses:?}");
+    let route = inside.ip(&format!("route get {}", bare(&addresses[0])));
+    let mut words = route.split_whitespace().skip_while(|word| *word != "dev");
+    let link = words.nth(1).unwrap();
+    assert!(inside.hears(link, bare(&addresses[0])), "{route}");
+    node.del("routed", "shop/web-0", &sandbox);
+}
+
+#[test]
+fn the_network_of_multus_runs() {
+    require!(Part::Root, Part::Etcd(Version::V36), Part::Plugins(Plugins::Current));
+    let documents = serde_saphyr::from_multiple::<Value>(&example("multus.yaml")).unwrap();
+    let [attachment, pod] = &documents[..] else { panic!("{documents:?}") };
+    let mut config: Value = serde_json::from_str(attachment["spec"]["config"].as_str().unwrap()).unwrap();
+    let annotations = &pod["metadata"]["annotations"];
+    let selected = annotations["k8s.v1.cni.cncf.io/networks"].as_str().unwrap();
+    let selected: Value = serde_json::from_str(selected).unwrap();
+    assert_eq!(selected[0]["name"], attachment["metadata"]["name"]);
+    // As Multus does: cni-args of the selection become args.cni of the delegate.
+    config["args"] = json!({ "cni": selected[0]["cni-args"] });
+
+    let (etcd, host) = site();
+    let inside = Lan::new().node("n1");
+    let _tunnel = Tunnel::open(&inside, etcd.address(0));
+    let sandbox = Namespace::sandbox();
+    let call = |verb: fn(&HostFile) -> Call| {
+        let call = verb(&host).plugin("macvlan", Plugins::Current).inside(&inside).sandbox(&sandbox);
+        call.pod("shop/web-0").ifname("net1").stdin(config.to_string())
+    };
+    let asked = selected[0]["cni-args"]["ips"][0].as_str().unwrap();
+    assert_eq!(call(Call::add).run().addresses(), [format!("{asked}/22")]);
+    assert_eq!(sandbox.addresses("net1"), [format!("{asked}/22")]);
+    call(Call::del).run().is_silent();
+    assert!(sandbox.interfaces().is_empty());
+}
+
+#[test]
+fn the_host_file_of_an_etcd_passes_the_doctor() {
+    require!(Part::Etcd(Version::V36));
+    let (_etcd, host) = site();
+    let doctor = Cli::new(&host).args(["doctor"]).run();
+    assert_eq!(doctor.code(), Some(0), "{}", doctor.stdout());
+    assert!(doctor.stdout().contains("n1 (host file)"));
+}
+
+/// `host-local.json` with its paths in a folder of this run.
+fn local_host() -> HostFile {
+    let host = HostFile::local();
+    let mut document: Value = serde_json::from_str(&example("host-local.json")).unwrap();
+    assert_eq!(document["store"]["local"], "/var/lib/leasehold/store");
+    document["store"]["local"] = json!(host.folder().join("store"));
+    document["log"]["file"] = json!(host.folder().join("leasehold.log"));
+    document["stateDir"] = json!(host.state());
+    host.write(&document.to_string());
+    host
+}
+
+#[test]
+fn the_host_file_of_one_host_needs_no_etcd() {
+    let host = local_host();
+    let call = |verb: fn(&HostFile) -> Call| verb(&host).network("podman").ipam("subnet", "10.88.0.0/16");
+    assert!(call(Call::add).run().addresses()[0].starts_with("10.88."));
+    call(Call::del).run().is_silent();
+    let doctor = Cli::new(&host).args(["doctor"]).run();
+    assert!(doctor.stdout().contains("local, "), "{}", doctor.stdout());
+}
+
+#[test]
+fn the_pools_serve_whom_they_say() {
+    require!(Part::Etcd(Version::V36));
+    let (_etcd, host) = site();
+    let case = |network: &str, pod: &str, pool: &str| {
+        Call::add(&host).network(network).pod(pod).container(&pod.replace('/', "-")).run().result();
+        assert_eq!(pool_of(&host, pod), pool, "{pod} on {network}");
+    };
+    case("lan100", "shop/db-0", "shop-db");
+    case("lan100", "shop/web-7d9c4f6b5d-x7k2p", "shop");
+    case("lan200", "other/web-0", "lan");
+    case("lan100", "media/relay-0", "media");
+    case("routed", "other/api-0", "routed");
+    let other = host.node("n2").with("labels", json!({ "rack": "b" }));
+    Call::add(&other).network("routed").pod("other/api-1").container("c9").run().result();
+    assert_eq!(pool_of(&host, "other/api-1"), "routed-b");
+    // Once applied, there is nothing to change.
+    let pools = root().join("config-examples/pools");
+    let same =
+        Cli::new(&host).args(["pool".as_ref(), "diff".as_ref(), "-f".as_ref(), pools.as_os_str()]).run();
+    assert_eq!(same.code(), Some(0), "{}", same.stdout());
+}
+
+/// The roles script with this etcd's etcdctl.
+fn make_roles(etcd: &Etcd, version: Version) -> Finished {
+    let folder = version.program("etcdctl").parent().unwrap().to_owned();
+    let mut command = Command::new("/bin/bash");
+    command.env_clear().arg(root().join("config-examples/etcd-roles")).arg("prod-a");
+    command.env("PATH", std::env::join_paths([folder, "/usr/bin".into(), "/bin".into()]).unwrap());
+    command.env("ETCDCTL_ENDPOINTS", etcd.endpoints().join(","));
+    command.env("ETCDCTL_USER", format!("{}:{}", ROOT.0, ROOT.1));
+    run(&mut command, b"")
+}
+
+/// Everything that a node does in the store. False if something of it was not done.
+fn node_works(node: &HostFile, admin: &HostFile) -> bool {
+    let call = |verb: fn(&HostFile) -> Call, pod: &str, container: &str| {
+        verb(node).pod(pod).container(container).run().0.code() == Some(0)
+    };
+    let add = |pod: &str, container: &str| call(Call::add, pod, container);
+    let del = |pod: &str, container: &str| call(Call::del, pod, container);
+    let state = |pod: &str| {
+        Cli::new(admin).args(["lease", "list", "--no-headers", "-n", pod]).run().stdout().to_owned()
+    };
+    let web = "web/web-7d9c4f6b5d-x7k2p";
+    // A sticky pod: first, again, given back and held.
+    let mut done = add("db/db-0", "c1") && add("db/db-0", "c2") && del("db/db-0", "c2");
+    done &= state("db").contains(" held ");
+    // Another: given back and released, from memory of the store as it was and as it is.
+    done &= add(web, "c3") && del(web, "c3");
+    done &= state("web").is_empty();
+    // The store went back: the node is the first to see it, and freezes it.
+    let seen = node.state().join("store.json");
+    let Ok(text) = fs::read_to_string(&seen) else { return false };
+    let mut sight: Value = serde_json::from_str(&text).unwrap();
+    sight["revision"] = json!(1_000_000_000);
+    fs::write(&seen, sight.to_string()).unwrap();
+    done &= !add(web, "c4") && Cli::new(admin).args(["thaw"]).run().stdout() == "store thawed\n";
+    fs::remove_file(&seen).unwrap();
+    // What the store did not take is in the journal, and would be taken later.
+    for entry in fs::read_dir(node.state().join("journal")).into_iter().flatten().flatten() {
+        done = false;
+        fs::remove_file(entry.path()).unwrap();
+    }
+    done
+}
+
+fn roles_are_what_is_needed(version: Version) {
+    let etcd = Etcd::with(version).auth().start();
+    for _ in 0..2 {
+        make_roles(&etcd, version).success();
+    }
+    let as_user = |user: &str, role: &str| {
+        etcd.ctl(&["user", "add", &format!("{user}:sesame")]).success();
+        etcd.ctl(&["user", "grant-role", user, role]).success();
+        let store = json!({ "endpoints": etcd.endpoints(), "username": user, "password": "sesame" });
+        HostFile::on(&etcd).with("store", json!({ "etcd": store }))
+    };
+    let admin = as_user("ann", "leasehold-admin");
+    let node = as_user("n1", "leasehold-node-prod-a");
+    let cli = |line: &str| Cli::new(&admin).line(line).run();
+    cli("cluster add prod-a --uid 11111111-2222").success();
+    cli("pool create all --network lan100 --subnet 10.0.0.0/22 --serves db/db --serves web/*").success();
+    assert!(node_works(&node, &admin));
+
+    // Nothing of it can be spared.
+    let role = "leasehold-node-prod-a";
+    let granted = [
+        ("meta", false),
+        ("clusters/prod-a", false),
+        ("pools/", false),
+        ("serves/", false),
+        ("addresses/", true),
+        ("attachments/prod-a/", true),
+        ("frozen", true),
+        ("leases/prod-a/", true),
+        ("released/", true),
+    ];
+    for (key, writes) in granted {
+        let key = format!("/leasehold/v1/{key}");
+        let prefix = format!("--prefix={}", key.ends_with('/'));
+        etcd.ctl(&["role", "revoke-permission", &prefix, role, &key]).success();
+        assert!(!node_works(&node, &admin), "{key} is not needed");
+        if writes {
+            etcd.ctl(&["role", "grant-permission", &prefix, role, "read", &key]).success();
+            assert!(!node_works(&node, &admin), "{key} need not be written");
+        }
+        make_roles(&etcd, version).success();
+        assert!(node_works(&node, &admin), "after {key}");
+    }
+
+    // Nor may it do more.
+    for key in ["pools/x", "serves/x", "meta", "clusters/prod-a", "leases/prod-b/x", "attachments/prod-b/x"] {
+        let mut put = Command::new(version.program("etcdctl"));
+        put.env_clear().env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", etcd.endpoints().join(","));
+        put.args(["--user=n1:sesame", "put", &format!("/leasehold/v1/{key}"), "x"]);
+        assert!(run(&mut put, b"").stderr().contains("permission denied"), "{key}");
+    }
+
+    // What an administrator does, needs no root of etcd.
+    for line in ["freeze", "thaw", "check", "lease release db/db-0", "pool delete all"] {
+        assert_eq!(cli(line).code(), Some(0), "{line}");
+    }
+
+    // What somebody granted beside is noticed.
+    etcd.ctl(&["role", "grant-permission", role, "read", "/registry/secrets"]).success();
+    let noticed = make_roles(&etcd, version);
+    assert_eq!(noticed.code(), Some(1));
+    assert!(noticed.stderr().contains("> read /registry/secrets"), "{}", noticed.stderr());
+}
+
+#[test]
+fn the_roles_are_what_is_needed_on_etcd_3_4() {
+    require!(Part::Etcd(Version::V34));
+    roles_are_what_is_needed(Version::V34);
+}
+
+#[test]
+fn the_roles_are_what_is_needed_on_etcd_3_6() {
+    require!(Part::Etcd(Version::V36));
+    roles_are_what_is_needed(Version::V36);
+}
+
+// ---- README --------------------------------------------------------------------------------------------------------
+
+/// A block between fences, and the comment before it that says how it is tested.
+struct Block {
+    line: usize,
+    how: String,
+    text: String,
+}
+
+fn blocks(text: &str) -> Vec<Block> {
+    let (mut found, mut how, mut open) = (Vec::new(), String::new(), None);
+    for (number, line) in text.lines().enumerate() {
+        if let Some(rest) = line.strip_prefix("<!-- test: ") {
+            how = rest.trim_end_matches("-->").trim().to_owned();
+        } else if line.starts_with("```") {
+            open = match open.take() {
+                None => Some(Block { line: number + 1, how: std::mem::take(&mut how), text: String::new() }),
+                Some(block) => {
+                    found.push(block);
+                    None
+                }
+            };
+        } else if let Some(block) = &mut open {
+            block.text.push_str(line);
+            block.text.push('\n');
+        }
+    }
+    assert!(open.is_none() && how.is_empty(), "README: {how}");
+    found
+}
+
+/// What differs from run to run: ages, identities, times, hardware addresses; and how wide a column is.
+fn steady(line: &str) -> String {
+    let one = |word: &str| {
+        let core = word.trim_matches(|c: char| "()\",;:".contains(c));
+        let hex = |part: &str| part.chars().all(|c| c.is_ascii_hexdigit());
+        let age = core.len() > 1
+            && core.ends_with(['s', 'm', 'h', 'd'])
+            && core[..core.len() - 1].parse::<u32>().is_ok();
+        let mac = core.len() == 17 && core.split(':').count() == 6 && core.split(':').all(hex);
+        let uuid = core.len() == 36 && core.split('-').count() == 5 && core.split('-').all(hex);
+        let time = core.len() > 18 && core.ends_with('Z') && core.as_bytes()[10] == b'T';
+        let kind = [(age, "AGE"), (mac, "MAC"), (uuid, "UUID"), (time, "TIME")];
+        match kind.into_iter().find(|(is, _)| *is) {
+            Some((_, name)) => word.replace(core, name),
+            None => word.to_owned(),
+        }
+    };
+    line.split_whitespace().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// A cluster and its pools, where the README's commands run one after the other.
+struct Reader {
+    host: HostFile,
+    programs: Folder,
+    _etcd: Etcd,
+}
+
+impl Reader {
+    fn new() -> Self {
+        let etcd = Etcd::start(Version::V34);
+        let host = HostFile::on(&etcd);
+        let programs = Folder::new();
+        symlink(leasehold(), programs.path().join("leasehold")).unwrap();
+        Self { host, programs, _etcd: etcd }
+    }
+
+    /// A line of a shell in the repository; paths of the machine are below a folder of this run.
+    fn shell(&self, line: &str) -> Finished {
+        let built = "target/x86_64-unknown-linux-gnu/release/leasehold";
+        let mut line = line.replace(built, leasehold().to_str().unwrap());
+        for folder in ["/opt/cni/bin", "/etc/cni/net.d", "/usr/local/bin"] {
+            let here = self.host.folder().join("machine").join(&folder[1..]);
+            fs::create_dir_all(&here).unwrap();
+            line = line.replace(folder, here.to_str().unwrap());
+        }
+        let mut command = Command::new("/bin/bash");
+        command.env_clear().current_dir(root()).args(["-euc", &line]);
+        let path =
+            std::env::join_paths([self.programs.path(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
+        run(command.env("PATH", path).env("LEASEHOLD_CONFIG", self.host.path()), b"")
+    }
+
+    /// `add shop/db-0 n1`, `del shop/db-0 n1`: what happens on the nodes meanwhile.
+    fn event(&self, event: &str) {
+        let words: Vec<_> = event.split_whitespace().collect();
+        let [verb, pod, node] = words[..] else { panic!("{event}") };
+        static NODES: LazyLock<Mutex<Vec<(String, HostFile)>>> = LazyLock::new(Mutex::default);
+        let mut nodes = NODES.lock().unwrap();
+        if !nodes.iter().any(|(name, _)| name == node) {
+            nodes.push((node.to_owned(), self.host.node(node)));
+        }
+        let host = &nodes.iter().find(|(name, _)| name == node).unwrap().1;
+        let call = |verb: fn(&HostFile) -> Call| verb(host).pod(pod).container(&pod.replace('/', "-")).run();
+        match verb {
+            "add" => drop(call(Call::add).result()),
+            "refuse" => drop(call(Call::add).error(11)),
+            "del" => call(Call::del).is_silent(),
+            other => panic!("{other}"),
+        }
+    }
+
+    /// Runs what stands after `$ ` and compares what was said.
+    fn console(&self, block: &Block) {
+        let mut lines = block.text.lines().peekable();
+        while let Some(line) = lines.next() {
+            let mut command =
+                line.strip_prefix("$ ").unwrap_or_else(|| panic!("README:{}: {line}", block.line)).to_owned();
+            while command.ends_with('\\') {
+                command.truncate(command.len() - 1);
+                command.push_str(lines.next().unwrap().trim_start());
+            }
+            let mut expected = Vec::new();
+            while let Some(line) = lines.next_if(|line| !line.starts_with("$ ")) {
+                expected.push(steady(line));
+            }
+            let finished = self.shell(&command);
+            let said = format!("{}{}", finished.stdout(), finished.stderr());
+            let said: Vec<_> = said.lines().map(steady).filter(|line| !line.is_empty()).collect();
+            expected.retain(|line| !line.is_empty());
+            assert_eq!(
+                said,
+                expected,
+                "README:{}: {command}\n{}{}",
+                block.line,
+                finished.stdout(),
+                finished.stderr()
+            );
+        }
+    }
+}
+
+fn demo() -> String {
+    let mut command = Command::new(root().join("scripts/demo"));
+    command.env("LEASEHOLD_BIN", leasehold());
+    let finished = run(&mut command, b"");
+    finished.success().to_owned()
+}
+
+/// A host-local configuration with its type changed.
+fn migrated(text: &str) {
+    let host = local_host();
+    let document: Value = serde_json::from_str(text).unwrap();
+    let ranges = document["ipam"]["ranges"][0][0]["subnet"].as_str().unwrap();
+    let answer = Call::add(&host).stdin(text).run();
+    let network = ranges.split('.').next().unwrap();
+    assert!(answer.addresses()[0].starts_with(network), "{answer:?}");
+}
+
+#[test]
+fn the_readme_says_what_happens() {
+    require!(Part::Root, Part::Program("arping"), Part::Etcd(Version::V34), Part::Plugins(Plugins::Debian));
+    let text = fs::read_to_string(root().join("README.md")).unwrap();
+    let reader = Reader::new();
+    for block in blocks(&text) {
+        let line = block.line;
+        let (kind, rest) = block.how.split_once([' ', ';']).unwrap_or((&block.how, ""));
+        match kind {
+            "file" => assert_eq!(block.text, example(rest.trim()), "README:{line}: {rest}"),
+            "demo" => {
+                let shown = demo();
+                let mut said = shown.lines().map(steady);
+                for line in block.text.lines().filter(|line| !line.trim().is_empty()).map(steady) {
+                    assert!(
+                        said.any(|said| said == line),
+                        "the demo does not say, in this order: {line}\n{shown}"
+                    );
+                }
+            }
+            "shell" => {
+                for command in block.text.lines().filter(|line| !line.starts_with('#')) {
+                    reader.shell(command).success();
+                }
+            }
+            "console" => {
+                rest.split(';')
+                    .map(str::trim)
+                    .filter(|event| !event.is_empty())
+                    .for_each(|event| reader.event(event));
+                reader.console(&block);
+            }
+            "migrated" => migrated(&block.text),
+            "programs" => {
+                for program in block.text.lines().filter_map(|line| line.split_whitespace().next()) {
+                    assert!(root().join(program).is_file(), "README:{line}: {program}");
+                }
+            }
+            "log" => {
+                let said: Vec<String> = fs::read_dir(reader.host.folder())
+                    .into_iter()
+                    .flatten()
+                    .flatten()
+                    .filter_map(|entry| fs::read_to_string(entry.path()).ok())
+                    .collect();
+                assert!(!said.is_empty());
+            }
+            other => panic!("README:{line}: a block must say how it is tested, not {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_the_documents_name_is_there() {
+    for document in ["README.md", "CHANGELOG.md"] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+        for link in links.filter(|link| !link.contains("://") && !link.starts_with('#')) {
+            let path: PathBuf = root().join(link.split('#').next().unwrap());
+            assert!(path.exists(), "{document}: {link}");
+        }
+    }
+}
