@@ -3,10 +3,10 @@
 
 use std::{
     ffi::OsString,
-    fs,
+    fs::{self, OpenOptions},
     hash::{BuildHasher, Hasher, RandomState},
-    io,
-    os::unix::fs::MetadataExt,
+    io::{self, Read as _},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -117,6 +117,28 @@ fn mode(path: &Path) -> Result<u32, HostError> {
     let meta = fs::metadata(path)
         .map_err(|error| HostError::Read { path: path.to_owned(), cause: error.to_string() })?;
     Ok(meta.mode())
+}
+
+/// A resolv.conf has some lines; what is larger is something else.
+const LARGEST_RESOLV_CONF: u64 = 64 << 10;
+
+/// Reads a resolv.conf that an `ipam` block names. Tenants write such blocks: neither a device nor a pipe may hold the
+/// ADD up, nor fill the node's memory.
+///
+/// # Errors
+/// What the system says, or what else it is.
+pub fn read_resolv_conf(path: &Path) -> io::Result<String> {
+    let other = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
+    if !fs::metadata(path)?.is_file() {
+        return Err(other("it is no regular file"));
+    }
+    let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    let mut text = String::new();
+    file.take(LARGEST_RESOLV_CONF + 1).read_to_string(&mut text)?;
+    if u64::try_from(text.len()).is_ok_and(|length| length > LARGEST_RESOLV_CONF) {
+        return Err(other("it is larger than 64 KiB: no resolv.conf"));
+    }
+    Ok(text)
 }
 
 /// The kernel's name of this host; the Node object is lower case.

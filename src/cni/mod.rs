@@ -10,7 +10,6 @@ mod watched;
 mod wire;
 
 use std::{
-    fs,
     io::{Read, Write},
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
@@ -409,7 +408,7 @@ impl Node {
         }
         let dns = match &request.resolv_conf {
             Some(path) if request.dns.is_empty() => {
-                let text = fs::read_to_string(path).map_err(|error| Error::Failure {
+                let text = host::read_resolv_conf(path).map_err(|error| Error::Failure {
                     code: Code::Config,
                     msg: format!("cannot read resolvConf {}", path.display()),
                     details: error.to_string(),
