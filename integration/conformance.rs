@@ -622,7 +622,50 @@ fn point_57_64_without_the_store_add_says_so_and_del_is_kept_for_later() {
     ground::is_empty(&host);
 }
 
+#[test]
+fn a_resolv_conf_that_is_no_plain_file_is_refused_at_once() {
+    let host = ground::on_local();
+    let fifo = host.folder().join("fifo");
+    run(Command::new("mkfifo").arg(&fifo), b"").success();
+    let large = host.folder().join("large");
+    fs::write(&large, "search lab.test\n".repeat(100_000)).unwrap();
+    for path in [Path::new("/dev/zero"), &fifo, Path::new("/etc"), &large, Path::new("/proc/kmsg")] {
+        let call = Call::add(&host).ipam("subnet", "10.0.0.0/24").ipam("resolvConf", path.to_str().unwrap());
+        let answer = call.run();
+        let text = answer.error_text(7);
+        assert!(text.contains("resolvConf") && text.contains(path.to_str().unwrap()), "{text}");
+        assert!(answer.0.took < Duration::from_secs(5));
+    }
+    ground::is_empty(&host);
+}
+
 // H. DEL
+
+#[test]
+fn point_64_a_del_that_nobody_takes_fails_in_words_that_no_runtime_takes_for_success() {
+    require!(Part::Etcd(Version::V36));
+    let host = ground::on_etcd().with("deadlines", json!({ "add": "1s", "del": "1s" }));
+    r4(&host);
+    let blocked = host.folder().join("file");
+    fs::write(&blocked, "").unwrap();
+    let proxy = Proxy::to(ground::address_of(&host));
+    for state in [blocked.join("state"), Path::new("/proc/none").to_owned()] {
+        let node = host.node("n1").endpoints([proxy.url("http")]).with("stateDir", state.to_str().unwrap());
+        proxy.set(Fault::Pass);
+        Call::add(&host).run().result();
+        proxy.set(Fault::Refuse);
+        let text = Call::del(&node).run().error_text(11).to_ascii_lowercase();
+        assert!(text.contains("journal") && text.contains(state.to_str().unwrap()), "{text}");
+        assert!(!text.contains("not found") && !text.contains("no such file"), "{text}");
+        assert_eq!(ground::leases(&host).len(), 1);
+        proxy.set(Fault::Pass);
+        Call::del(&node).run().is_silent();
+        ground::is_empty(&host);
+        // nor does a state folder that cannot be had stop a pod
+        Call::add(&node).run().result();
+        Call::del(&node).run().is_silent();
+    }
+}
 
 #[test]
 fn point_58_b026_del_of_what_is_not_there_is_a_success() {

@@ -7,7 +7,6 @@
 mod captured;
 mod cli;
 mod conformance;
-mod crowd;
 mod failures;
 mod documents;
 mod layering;

@@ -174,6 +174,52 @@ fn a_take_over_from_another_node_is_probed() {
 }
 
 #[test]
+fn without_a_master_the_default_routes_link_is_asked() {
+    require!(Part::Root, Part::Etcd(Version::V36));
+    let bed = Bed::new("10.0.0.10", "10.0.0.13", json!({}));
+    let address = bed.doubtful("shop/db-0");
+    let add = || bed.add("shop/db-0", "new").field("master", Value::Null).run();
+    let text = add().error_text(11);
+    assert!(text.contains("cannot ask the wire") && text.contains("no default route"), "{text}");
+    bed.node.ip("address add 10.0.0.100/24 dev eth0");
+    bed.node.ip("route add default via 10.0.0.1");
+    let stranger = bed.lan.stranger("printer", &[&address]);
+    let text = add().error_text(11);
+    assert!(text.contains(&stranger.mac("eth0")), "{text}");
+    stranger.unplug();
+    assert_eq!(add().addresses(), [address]);
+}
+
+#[test]
+fn a_macvlan_in_passthru_mode_leaves_nowhere_to_ask_from() {
+    require!(
+        Part::Root,
+        Part::Etcd(Version::V36),
+        Part::Plugins(Plugins::Debian),
+        Part::Plugins(Plugins::Current)
+    );
+    for plugins in Plugins::BOTH {
+        for (rule, freed) in [("free", true), ("keep", false)] {
+            let bed = Bed::new("10.0.0.10", "10.0.0.13", json!({ "nodeLost": rule }));
+            let address = bed.doubtful("shop/db-0");
+            let sandbox = Namespace::sandbox();
+            let add = bed
+                .add("shop/db-0", "new")
+                .plugin("macvlan", plugins)
+                .sandbox(&sandbox)
+                .field("mode", "passthru");
+            let answer = add.run();
+            if freed {
+                assert_eq!(answer.addresses(), [address]);
+            } else {
+                let text = answer.error_text(11);
+                assert!(text.contains("passthru") && text.contains("nodeLost is keep"), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_bridge_is_a_place_to_ask_from() {
     require!(Part::Root, Part::Etcd(Version::V36));
     let bed = Bed::new("10.0.0.10", "10.0.0.13", json!({}));
