@@ -7,8 +7,8 @@
 mod captured;
 mod cli;
 mod conformance;
-mod failures;
 mod documents;
+mod failures;
 mod layering;
 mod ops;
 mod plugins;
