@@ -281,7 +281,8 @@ async fn contents(store: &AnyStore, cluster: Option<&ClusterName>, now: Timestam
         Read::Get(keys::meta()),
         Read::Get(keys::frozen()),
         Read::Count(keys::pools()),
-        Read::Count(keys::leases()),
+        // A node's role reads those of its own cluster.
+        Read::Count(cluster.map_or_else(keys::leases, keys::leases_of)),
     ];
     reads.extend(cluster.map(|name| Read::Get(keys::cluster(name))));
     let snapshot = match store.read(&reads, None).await {
