@@ -18,7 +18,7 @@ use crate::support::{
     host::HostFile,
     lan::{Host, Lan, Namespace},
     parts::{Part, Plugins, Version, leasehold, require},
-    process::{Finished, eventually, run},
+    process::{Finished, run},
     proxy::{Fault, Proxy},
 };
 
@@ -321,51 +321,6 @@ fn point_75_our_errors_come_through_whole() {
     };
     status(&bed.host).is_silent();
     assert!(status(&asking).error_text(50).contains(&proxy.url("http")));
-}
-
-#[test]
-fn point_56_a_plugin_that_was_killed_leaves_no_lease() {
-    require!(
-        Part::Root,
-        Part::Etcd(Version::V36),
-        Part::Plugins(Plugins::Debian),
-        Part::Plugins(Plugins::Current)
-    );
-    let bed = Bed::new();
-    bed.pool();
-    let proxy = Proxy::to(ground::address_of(&bed.host));
-    let slow = bed.host.node("n1").endpoints([proxy.url("http")]);
-    let _door = Door::to(&bed.node, proxy.url("http").strip_prefix("http://").unwrap());
-    for plugins in Plugins::BOTH {
-        for signal in ["KILL", "TERM"] {
-            for del_first in [true, false] {
-                let sandbox = Namespace::sandbox();
-                let call = |verb: &str, host: &HostFile| {
-                    let call = Call::command(verb, host).plugin("macvlan", plugins).inside(&bed.node);
-                    call.sandbox(&sandbox).field("master", "eth0").pod("shop/web-1")
-                };
-                proxy.set(Fault::HoldCommit(1));
-                let add = call("ADD", &slow).start();
-                proxy.held();
-                // a runtime kills its child, and ours lives on: its commit lands, its answer has no reader
-                add.signal(signal);
-                assert!(add.wait().killed_by().is_some());
-                if del_first {
-                    call("DEL", &bed.host).run().is_silent();
-                    proxy.release();
-                } else {
-                    proxy.release();
-                    call("DEL", &bed.host).run().is_silent();
-                }
-                eventually("the lease to go", || ground::leases(&bed.host).is_empty().then_some(()));
-                eventually("ours to end", || {
-                    slow.log().lines().last().is_some_and(|line| line.contains("not taken")).then_some(())
-                });
-                ground::is_empty(&bed.host);
-                fs::write(slow.folder().join("leasehold.log"), "").unwrap();
-            }
-        }
-    }
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn a_sticky_pod_waits_for_its_forgotten_sandbox() {
     ground::give_back(&bed.host, "shop/db-0");
     let text = add("b", &new).error_text(11);
     assert!(text.contains(&old.mac("eth0")) && text.contains("node n1"), "{text}");
-    old.ip("link delete eth0"); // a namespace goes a moment after its name
+    drop(old);
     assert_eq!(add("c", &newer).addresses(), [address]);
 }
 
