@@ -788,6 +788,8 @@ fn point_68_69_70_b050_gc_frees_what_is_not_in_the_list_here() {
     gc(&[(old, json!([item("c1"), item("c3")]))]);
     assert_eq!(names(), with(&["_/c1", "_/c3"]));
     refill();
+    gc(&[(new, json!([item("c1")])), (old, json!([item("c2")]))]);
+    assert_eq!(names(), with(&["_/c1", "_/c2"]), "in either list: in use");
     gc(&[(new, json!([item("c1")])), (old, json!([item("c1")]))]);
     assert_eq!(names(), with(&["_/c1"]));
     for nothing in [json!([]), Value::Null] {

@@ -277,8 +277,11 @@ fn point_76_b033_a_later_step_that_fails_leaves_no_lease() {
         }
         let sandbox = Namespace::sandbox();
         let missing = bed.call("ADD", Main::Macvlan, plugins, &sandbox).field("master", "no-such");
-        assert_eq!(missing.run().0.code(), Some(1));
-        ground::is_empty(&bed.host);
+        let no_vlan = bed.call("ADD", Main::Bridge, plugins, &sandbox).field("vlan", 5000);
+        for call in [missing, no_vlan] {
+            assert_eq!(call.run().0.code(), Some(1));
+            ground::is_empty(&bed.host);
+        }
     }
 }
 

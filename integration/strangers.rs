@@ -82,6 +82,40 @@ fn a_newcomer_declines_what_a_stranger_uses() {
 }
 
 #[test]
+fn of_two_families_a_stranger_has_one() {
+    require!(Part::Root, Part::Etcd(Version::V36));
+    let ranges = json!([
+        { "subnet": "10.0.0.0/24", "start": "10.0.0.10", "end": "10.0.0.10" },
+        { "subnet": "fd00::/64", "start": "fd00::10", "end": "fd00::11" },
+    ]);
+    let bed = Bed::new("10.0.0.10", "10.0.0.10", json!({ "ranges": ranges }));
+    let both = bed.add("shop/a-1", "a").run().addresses();
+    let other = if both[1] == "fd00::10/64" { "fd00::11/64" } else { "fd00::10/64" };
+    // the rest of the IPv6 range is as doubtful, and was given back later
+    ground::give_back(&bed.host, "shop/a-1");
+    let stranger = bed.lan.stranger("printer", &[&both[1]]);
+    let sticky = json!({ "cni": { "sticky": true, "ips": [without_length(&both[1])] } });
+    let text = bed.add("shop/b-1", "b").field("args", sticky).run().error_text(100);
+    assert!(text.contains(without_length(&both[1])) && text.contains(&stranger.mac("eth0")), "{text}");
+    ground::is_empty(&bed.host);
+    let answer = bed.add("shop/c-1", "c").run();
+    assert_eq!(answer.addresses(), [both[0].as_str(), other]);
+    assert_eq!(ground::declined(&bed.host, without_length(&both[1])), Some(stranger.mac("eth0")));
+    // a pod that keeps both is told of the one
+    Call::del(&bed.host).pod("shop/c-1").container("c").run().is_silent();
+    stranger.ip("address flush dev eth0 scope global");
+    let kept = bed.doubtful("shop/db-0");
+    assert_eq!(kept, both[0]);
+    let lease = ground::only_lease(&bed.host);
+    let six = format!("{}/64", lease.addresses[1].address);
+    stranger.add_address("eth0", &six);
+    let text = bed.add("shop/db-0", "new").run().error_text(11);
+    assert!(text.contains(without_length(&six)) && text.contains(&stranger.mac("eth0")), "{text}");
+    stranger.unplug();
+    assert_eq!(bed.add("shop/db-0", "new").run().addresses(), [kept, six]);
+}
+
+#[test]
 fn a_pod_is_told_who_has_its_address() {
     require!(Part::Root, Part::Etcd(Version::V36));
     for (start, end) in [("10.0.0.10", "10.0.0.13"), ("fd00::10", "fd00::13")] {
