@@ -62,7 +62,7 @@ pub struct Locked {
     /// What it says; `None`: it cannot be read.
     pub entry: Option<Entry>,
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl Locked {
@@ -72,6 +72,13 @@ impl Locked {
     /// The file system's.
     pub fn remove(self) -> io::Result<()> {
         fs::remove_file(&self.path)
+    }
+
+    /// How long ago it was written. One of the future is as old as can be: the clock was set back.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        let written = self.lock.metadata().and_then(|meta| meta.modified());
+        written.ok().and_then(|written| written.elapsed().ok()).unwrap_or(Duration::MAX)
     }
 
     /// Its file.
@@ -170,7 +177,7 @@ impl Journal {
             return Ok(None);
         }
         let entry = fs::read_to_string(path).ok().and_then(|text| parse(&text));
-        Ok(Some(Locked { entry, path: path.to_owned(), _lock: file }))
+        Ok(Some(Locked { entry, path: path.to_owned(), lock: file }))
     }
 
     /// Removes the entry of an attachment that is added again: its last life's DEL must not end this one. Waits for

@@ -401,6 +401,11 @@ pub(crate) async fn flush(site: &Site, is_dry: bool) -> Ended {
     if let Some(trouble) = &done.trouble {
         say(&format!("warning: {trouble}"));
     }
-    print(&format!("{} ends told, {} of them had a lease; {} stay\n", done.done, done.ended, done.left))?;
+    print(&format!(
+        "{} ends told, {} of them had a lease; {} stay\n",
+        done.done,
+        done.ended,
+        done.left + done.lingering
+    ))?;
     Ok(if done.left > 0 { End::Look } else { End::Done })
 }

@@ -458,9 +458,6 @@ impl Node {
                 let end = ops::del(&ctx, &self.end_of(attachment), "DEL").await;
                 if let Ok(end) = &end {
                     self.remember(&end.memory);
-                    // An older entry of this attachment is told with it.
-                    let _ =
-                        self.journal.cancel(&attachment.network, &attachment.container, &attachment.ifname);
                     self.replay_some(&ctx).await;
                 }
                 end.map(|_| ())

@@ -16,6 +16,10 @@ pub const SOME: usize = 64;
 /// And for how long.
 pub const A_WHILE: Duration = Duration::from_millis(500);
 
+/// An entry that ended nothing stays so long: the commit without an answer that it is here for may land later than
+/// this run's read. A frozen member applies what it was sent when it thaws, and the DEL of the runtime comes before.
+pub const LINGER: Duration = Duration::from_secs(60);
+
 /// What a replay did.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Replayed {
@@ -25,7 +29,9 @@ pub struct Replayed {
     pub ended: usize,
     /// Entries that stay: of another store or cluster, unreadable, refused, or beyond the limit.
     pub left: usize,
-    /// What the first of them said.
+    /// Entries that ended nothing, and are too young to go.
+    pub lingering: usize,
+    /// What the first of those that stay for a reason said.
     pub trouble: Option<String>,
 }
 
@@ -72,6 +78,7 @@ pub async fn replay<S: Store, W, C: Clock, L: Log>(
             holder: entry.holder.clone(),
         };
         match end_by_container(ctx, &request).await {
+            Ok(end) if end.lease.is_none() && locked.age() < LINGER => out.lingering += 1,
             Ok(end) => {
                 out.done += 1;
                 out.ended += usize::from(end.lease.is_some());
