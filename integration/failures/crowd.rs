@@ -21,10 +21,10 @@ use crate::support::{
 };
 
 /// Deterministic chance (SplitMix64).
-struct Chance(u64);
+pub(super) struct Chance(pub(super) u64);
 
 impl Chance {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -32,7 +32,7 @@ impl Chance {
         (z ^ (z >> 31)) % limit
     }
 
-    fn one_of<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
+    pub(super) fn one_of<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
         let count = u64::try_from(all.len()).unwrap();
         all.get(usize::try_from(self.below(count.max(1))).unwrap())
     }

@@ -7,6 +7,7 @@ mod answers;
 mod crowd;
 mod endpoints;
 mod journal;
+mod records;
 mod restore;
 mod secrets;
 
