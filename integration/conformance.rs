@@ -856,16 +856,26 @@ fn b126_sigterm_leaves_one_document_and_no_lease() {
     ground::is_empty(&host);
 
     // before anything could be sent
-    proxy.set(Fault::BlackHole);
-    for call in [Call::add(&node), Call::del(&node), Call::check(&node), Call::gc(&node)] {
-        let running = call.field("cni.dev/valid-attachments", json!([])).start();
+    let terminated = |call: Call| {
         let connections = proxy.connections();
+        let running = call.field("cni.dev/valid-attachments", json!([])).start();
         eventually("a connection", || (proxy.connections() > connections).then_some(()));
         running.signal("TERM");
-        let answer = Answer(running.wait());
+        Answer(running.wait())
+    };
+    Call::add(&node).container("ends").run().result();
+    proxy.set(Fault::BlackHole);
+    for call in [Call::add(&node), Call::check(&node), Call::gc(&node)] {
+        let answer = terminated(call);
         assert_ne!(answer.0.code(), Some(0));
         is_one_document_or_nothing(&answer);
     }
+    // the runtime may never ask again: it is told later
+    terminated(Call::del(&node).container("ends")).is_silent();
+    proxy.set(Fault::Pass);
+    assert_eq!(ground::leases(&host).len(), 1);
+    Call::del(&node).container("another").run().is_silent();
+    ground::is_empty(&host);
 }
 
 #[test]

@@ -452,10 +452,17 @@ impl Node {
         let attachment = &request.attachment;
         let patience = self.host.config.del_deadline;
         let deadline = Instant::now() + patience;
+        let mut terminated =
+            signal(SignalKind::terminate()).map_err(|error| Error::ReadStdin { cause: error.to_string() })?;
         let told = match self.open(patience).await {
             Ok(store) => {
                 let ctx = self.at(&store, &NoWire, deadline, self.memory());
-                let end = ops::del(&ctx, &self.end_of(attachment), "DEL").await;
+                let del = self.end_of(attachment);
+                let end = tokio::select! {
+                    end = ops::del(&ctx, &del, "DEL") => end,
+                    // The runtime that ends it may never ask again (CRI-O does not).
+                    _ = terminated.recv() => return self.leave_entry(attachment, "DEL was terminated"),
+                };
                 if let Ok(end) = &end {
                     self.remember(&end.memory);
                     self.replay_some(&ctx).await;
