@@ -132,16 +132,15 @@ async fn find<S: Store, W, C: Clock, L: Log>(
     reads.push(Read::Get(keys::meta()));
     reads.push(Read::Get(keys::frozen()));
     let snapshot = commit::read(ctx.store, &reads, None, ctx.deadline).await?;
-    // A store without its own record is a new one: it knows nothing of this container either.
-    let Some(known) = snapshot.entry(meta).map(record::decode_meta).transpose()? else {
-        return Ok((None, Memory::default()));
-    };
-    if let Some(why) = view::went_back(&ctx.memory, &known, snapshot.revision)
-        && snapshot.entry(meta + 1).is_none()
-    {
-        view::freeze(ctx, why).await?;
+    let mut memory = Memory::default();
+    if let Some(known) = snapshot.entry(meta).map(record::decode_meta).transpose()? {
+        if let Some(why) = view::went_back(&ctx.memory, &known, snapshot.revision)
+            && snapshot.entry(meta + 1).is_none()
+        {
+            view::freeze(ctx, why).await?;
+        }
+        memory = Memory { store: Some(known.store), revision: snapshot.revision };
     }
-    let memory = Memory { store: Some(known.store), revision: snapshot.revision };
     let named = match snapshot.entry(0).map(record::decode_pointer) {
         Some(Ok(named)) => Some(named),
         Some(Err(error)) => {
