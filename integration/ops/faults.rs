@@ -143,11 +143,13 @@ async fn act(op: Op, stage: &Stage) -> Result<(), Refusal> {
     if let Some(added) = &stage.added {
         return ops::undo(&node.context(Duration::from_secs(5)), added).await;
     }
-    match op {
-        Op::Del | Op::DelSticky => node.try_del(Some(pod), container).await.map(|_| ()),
-        Op::Gc => node.gc(&[]).await.map(|_| ()),
-        _ => node.add(pod, container).await.map(|_| ()),
+    if matches!(op, Op::Del | Op::DelSticky) {
+        return node.try_del(Some(pod), container).await.map(|_| ());
     }
+    if op == Op::Gc {
+        return node.gc(&[]).await.map(|_| ());
+    }
+    node.add(pod, container).await.map(|_| ())
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -174,17 +176,17 @@ const MODES: [Mode; 11] = [
 
 /// When what is held back arrives.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Arrives {
-    AfterTheRun,
-    AfterTheNextAdd,
-    AfterItsDel,
+enum ArrivesAfter {
+    TheRun,
+    TheNextAdd,
+    ItsDel,
 }
 
 fn bound_to(world: &World, pod: &str, container: &str) -> bool {
     world.lease(pod).is_some_and(|l| l.value.is_bound_to(&ContainerId::new(container).unwrap()))
 }
 
-async fn one(op: Op, call: usize, mode: Mode, arrives: Arrives) {
+async fn one(op: Op, call: usize, mode: Mode, arrives: ArrivesAfter) {
     let what = format!("{op:?}, call {call} {mode:?}, {arrives:?}");
     let stage = set_up(op).await;
     let Stage { world, node, .. } = &stage;
@@ -227,7 +229,7 @@ async fn one(op: Op, call: usize, mode: Mode, arrives: Arrives) {
     if unanswered {
         assert!(!node.way.sent().is_empty(), "{what}: unanswered, and nothing was sent");
     }
-    let deliver = async |at: Arrives| {
+    let deliver = async |at: ArrivesAfter| {
         if arrives != at {
             return;
         }
@@ -241,7 +243,7 @@ async fn one(op: Op, call: usize, mode: Mode, arrives: Arrives) {
         let _ = before;
         audit("after the delivery");
     };
-    deliver(Arrives::AfterTheRun).await;
+    deliver(ArrivesAfter::TheRun).await;
     if let Some(Ok(())) = result {
         let bound = bound_to(world, pod, container);
         assert_eq!(bound, !op.ends(), "{what}: {result:?}\n{}", world.show());
@@ -260,7 +262,7 @@ async fn one(op: Op, call: usize, mode: Mode, arrives: Arrives) {
     audit("after the next ADD");
     assert!(bound_to(world, pod, next), "{what}\n{}", world.show());
     let addresses = world.lease(pod).unwrap().value.addresses;
-    deliver(Arrives::AfterTheNextAdd).await;
+    deliver(ArrivesAfter::TheNextAdd).await;
     let still = world.lease(pod).map(|lease| lease.value.addresses);
     assert_eq!(still, Some(addresses), "{what}: a late message took the next container's lease");
     if !op.without_pod() {
@@ -271,11 +273,11 @@ async fn one(op: Op, call: usize, mode: Mode, arrives: Arrives) {
     }
     assert!(later.del(pod, next).await, "{what}");
     audit("after the DEL");
-    deliver(Arrives::AfterItsDel).await;
+    deliver(ArrivesAfter::ItsDel).await;
     let _ = later.try_del(Some(pod), container).await.unwrap();
     audit("at the end");
     assert_eq!(world.lease(pod).is_some(), op.sticky(), "{what}\n{}", world.show());
-    assert_eq!(world.show().contains("T "), false, "{what}\n{}", world.show());
+    assert!(!world.show().contains("T "), "{what}\n{}", world.show());
     assert_eq!(world.show().contains("A "), op.sticky(), "{what}\n{}", world.show());
 }
 
@@ -288,7 +290,7 @@ async fn each_call_of_add_del_gc_and_undo_may_fail() {
         assert!(calls > 0, "{op:?} makes no call");
         for call in 0..calls {
             for mode in MODES {
-                for arrives in [Arrives::AfterTheRun, Arrives::AfterTheNextAdd, Arrives::AfterItsDel] {
+                for arrives in [ArrivesAfter::TheRun, ArrivesAfter::TheNextAdd, ArrivesAfter::ItsDel] {
                     one(op, call, mode, arrives).await;
                 }
             }

@@ -42,12 +42,6 @@ async fn at_once(world: &Arc<World>, first: usize, count: usize) -> (BTreeSet<St
         assert!(all.insert(got.clone()), "{got} twice");
     }
     cost.walked = world.store.asked().walked;
-    println!(
-        "{count} ADDs: {:.2} calls, {:.2} commits, {:.0} keys walked each",
-        cost.per_add(),
-        cost.commits as f64 / count as f64,
-        cost.walked as f64 / count as f64
-    );
     world.audit();
     (all, cost)
 }

@@ -90,11 +90,8 @@ const KINDS: [Kind; 9] = [
 
 impl Kind {
     const fn longest(self) -> usize {
-        match self {
-            // Eight digits and the index stand between.
-            Self::IndexedCronJob => LONGEST - 3,
-            _ => LONGEST,
-        }
+        // Eight digits and the index stand between.
+        if matches!(self, Self::IndexedCronJob) { LONGEST - 3 } else { LONGEST }
     }
 
     /// The pod of a workload, and the workload's name.
