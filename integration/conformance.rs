@@ -465,10 +465,12 @@ fn point_48_a_requested_address_or_an_error() {
     call().arg("IP", "10.0.0.12").container("other").run().result();
     let taken = call().arg("IP", "10.0.0.12").run().error_text(100);
     assert!(taken.contains("10.0.0.12 is not free") && taken.contains("_/other"), "{taken}");
-    for wrong in ["10.0.0.14", "10.0.0.1", "10.0.0.0", "fd00::1", "10.0.0.11,10.0.0.13"] {
+    for wrong in ["10.0.0.14", "10.0.0.1", "10.0.0.0", "fd00::1"] {
         let text = call().arg("IP", wrong).run().error_text(100);
         assert!(text.contains("is in no pool that may be used"), "{text}");
     }
+    let both = call().arg("IP", "10.0.0.11,10.0.0.13").run().error_text(100);
+    assert!(both.contains("no single pool can give all the requested addresses at once"), "{both}");
     assert_eq!(ground::leases(&host).len(), 1, "never another address instead");
     // a list with one for each family
     let dual = ground::on_etcd();
@@ -832,7 +834,7 @@ fn point_73_status_is_local_unless_told_otherwise() {
     // what is local is looked at
     let broken = host.node("n4");
     broken.write("{");
-    Call::status(&broken).run().error(7);
+    Call::status(&broken).run().error(50);
 }
 
 // What people met in the field

@@ -105,8 +105,11 @@ fn answer(started: u64) -> Result<(), Failed> {
     if let Command::Add(request) = &command {
         input::refuse_own_netns(&request.netns, request.netns_override).map_err(|error| (version, error))?;
     }
-    let host = host::read(std::env::var_os(config::CONFIG_VARIABLE))
-        .map_err(|error| (version, refusal::of_host(error)))?;
+    let host = host::read(std::env::var_os(config::CONFIG_VARIABLE)).map_err(|error| {
+        let error = refusal::of_host(error);
+        // To whoever asks STATUS, a node that cannot serve is unavailable, whatever the reason.
+        (version, if matches!(command, Command::Status(_)) { unavailable(&error) } else { error })
+    })?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -133,6 +136,10 @@ fn answer(started: u64) -> Result<(), Failed> {
     // A name look-up that hangs must not hold the answer's exit.
     runtime.shutdown_background();
     done
+}
+
+fn unavailable(error: &Error) -> Error {
+    Error::Failure { code: Code::Unavailable, msg: error.msg(), details: error.details() }
 }
 
 /// What stands on stdin within a moment: VERSION is asked with an open pipe, too.
@@ -445,7 +452,9 @@ impl Node {
         let id = ops::lease_id(&self.caller(attachment), &attachment.ifname);
         let believed: Option<Vec<_>> =
             request.prev_result.as_ref().map(|ips| ips.iter().map(|ip| ip.address).collect());
-        ops::check(&ctx, &id, &attachment.container, believed.as_deref()).await.map_err(|r| self.told(&r))
+        ops::check(&ctx, &id, &attachment.container, believed.as_deref()).await.map_err(|r| self.told(&r))?;
+        self.replay_some(&ctx).await;
+        Ok(())
     }
 
     async fn del(&self, request: &DelRequest) -> Result<(), Error> {
@@ -521,27 +530,22 @@ impl Node {
     /// Whether this node could serve an ADD, as far as it can tell by itself. The store is asked only where the host
     /// file says so: an error here takes the whole node down.
     async fn status(&self) -> Result<(), Error> {
-        let unavailable = |error: Error| Error::Failure {
-            code: Code::Unavailable,
-            msg: error.msg(),
-            details: error.details(),
-        };
         if let StoreSettings::Etcd(settings) = &self.host.config.store {
             let now: Timestamp = HostClock.now();
             host::etcd_settings(settings)
                 .and_then(|settings| etcd::check_files(&settings, now))
-                .map_err(|error| unavailable(refusal::of_store(&error)))?;
+                .map_err(|error| unavailable(&refusal::of_store(&error)))?;
         }
         if !self.host.config.status_checks_store {
             return Ok(());
         }
-        let store = self.open(STATUS_DEADLINE).await.map_err(|e| unavailable(self.store_told(&e)))?;
+        let store = self.open(STATUS_DEADLINE).await.map_err(|e| unavailable(&self.store_told(&e)))?;
         let deadline = Instant::now() + STATUS_DEADLINE;
         let reads = [crate::store::Read::Get(crate::store::keys::meta())];
         let answer = tokio::time::timeout_at(deadline, crate::store::Store::read(&store, &reads, None)).await;
         match answer {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(unavailable(self.store_told(&error))),
+            Ok(Err(error)) => Err(unavailable(&self.store_told(&error))),
             Err(_) => Err(Error::Failure {
                 code: Code::Unavailable,
                 msg: "the store cannot be reached".into(),

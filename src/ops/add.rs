@@ -1,7 +1,7 @@
 //! ADD: the pod's own lease if it still fits, else an address for it. Commit before the answer, undo if the answer
 //! cannot be given.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use tokio::time::Instant;
 
@@ -482,11 +482,19 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         let inside = |address: &IpAddr| {
             sources.iter().any(|s| s.slots.iter().flatten().any(|range| range.usable().contains(*address)))
         };
-        let address = self.request.requested.iter().find(|a| !inside(a)).or(self.request.requested.first());
-        Refusal::RequestedOutside {
-            address: address.copied().unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)),
-            by: self.request.requested_by.clone(),
-            pools: sources.iter().map(|source| source.label.clone()).collect(),
+        let by = self.request.requested_by.clone();
+        match self.request.requested.iter().find(|address| !inside(address)) {
+            Some(address) => Refusal::RequestedOutside {
+                address: *address,
+                by,
+                pools: sources.iter().map(|source| source.label.clone()).collect(),
+            },
+            None => Refusal::RequestedTaken {
+                address: self.request.requested.last().copied().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+                by,
+                reason: "no single pool can give all the requested addresses at once: one of each family"
+                    .into(),
+            },
         }
     }
 
