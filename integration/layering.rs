@@ -69,6 +69,7 @@ const USE_CASE: &[&str] =
 const ROWS: &[Row] = &[
     row("domain", &[]).not(PURE),
     row("domain::addr", &[]).not(PURE),
+    row("domain::nearest", &[]).not(PURE),
     row("domain::names", &[]).not(PURE),
     row("domain::pool", &["domain::addr", "domain::names"]).not(PURE),
     row("domain::lease", &["domain::addr", "domain::names"]).not(PURE),

@@ -209,48 +209,6 @@ fn stands(writes: &[Write], found: &[Found]) -> bool {
     })
 }
 
-/// The known name nearest to one that is not known, if one is near.
-#[must_use]
-pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_'], "");
-    let name = plain(name);
-    let limit = (name.len() / 3).max(1);
-    known
-        .into_iter()
-        .map(|candidate| {
-            let other = plain(candidate);
-            let within =
-                name.len() > 2 && other.len() > 2 && (name.contains(&other) || other.contains(&name));
-            let score = if name.ends_with(&other) {
-                0
-            } else if within {
-                1
-            } else {
-                distance(&name, &other)
-            };
-            (score, candidate)
-        })
-        .filter(|(distance, _)| *distance <= limit)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
-}
-
-/// Levenshtein's.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 /// How many of each.
 pub(crate) fn tally<K: std::hash::Hash + Eq>(keys: impl IntoIterator<Item = K>) -> HashMap<K, u64> {
     let mut out = HashMap::new();
@@ -263,22 +221,6 @@ pub(crate) fn tally<K: std::hash::Hash + Eq>(keys: impl IntoIterator<Item = K>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[track_caller]
-    fn near(name: &str, wanted: Option<&str>) {
-        assert_eq!(nearest(name, ["ranges", "start", "end", "networks", "coolDown", "exclude"]), wanted);
-    }
-
-    #[test]
-    fn b094_the_nearest_name_is_found() {
-        near("range", Some("ranges"));
-        near("rangeStart", Some("start"));
-        near("range-start", Some("start"));
-        near("network", Some("networks"));
-        near("cooldown", Some("coolDown"));
-        near("excludes", Some("exclude"));
-        near("colour", None);
-    }
 
     use proptest::prelude::*;
 

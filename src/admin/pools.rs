@@ -11,15 +11,14 @@ use std::{
 
 use serde_json::Value;
 
-use super::{
-    DocumentFault, Error, Scope, Sent, leases, nearest, read, read::StoredPool, read::read_spans, send,
-};
+use super::{DocumentFault, Error, Scope, Sent, leases, read, read::StoredPool, read::read_spans, send};
 use crate::{
     domain::{
         addr::{AddrRange, Family, number},
         audit::Place,
         lease::{Lease, LeaseId, Released, State, Timestamp},
         names::{DomainName, PoolName},
+        nearest::nearest,
         pool::{Draft, Fault, Pool, Serve},
     },
     store::{

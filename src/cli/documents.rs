@@ -11,8 +11,8 @@ use std::{
 use serde_json::{Map, Value};
 
 use crate::{
-    admin::{DocumentFault, Error, nearest, pools::Wanted},
-    domain::pool::Fault,
+    admin::{DocumentFault, Error, pools::Wanted},
+    domain::{nearest::nearest, pool::Fault},
     store::record::PoolDocument,
 };
 

@@ -11,12 +11,12 @@ use crate::{
     admin::{
         Error,
         leases::{self, Filter, RowState, Target},
-        nearest,
     },
     domain::{
         addr::{AddrRange, parse_address},
         lease::{Holder, Timestamp},
         names::{Namespace, WorkloadName},
+        nearest::nearest,
     },
     store::record::{format_time, parse_holder},
 };

@@ -8,7 +8,10 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use crate::domain::pool::Fault;
+use crate::domain::{
+    nearest::{nearest, slips},
+    pool::Fault,
+};
 
 /// Longer values are cut in error texts.
 const SHOWN: usize = 120;
@@ -96,7 +99,7 @@ impl<'a> Table<'a> {
             if value.is_null() || known.iter().any(same) {
                 continue;
             }
-            let problem = match nearest(key, known) {
+            let problem = match nearest(key, known.iter().copied()) {
                 Some(name) => format!("unknown key; did you mean {name:?}?"),
                 None => format!("unknown key; known are {}", known.join(", ")),
             };
@@ -192,7 +195,7 @@ pub(crate) fn fold(key: &str) -> String {
 }
 
 pub(crate) fn is_secret(folded: &str) -> bool {
-    SECRET_WORDS.iter().any(|word| folded.contains(word) || distance(folded, word) <= word.len() / 4)
+    SECRET_WORDS.iter().any(|word| folded.contains(word) || slips(folded, word) <= word.len() / 4)
 }
 
 /// A value for an error text: cut, and without what may be a secret.
@@ -210,39 +213,6 @@ pub(crate) fn show(key: &str, value: &Value) -> String {
     }
     let value = plain(key, value);
     cut(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
-}
-
-/// The known key that was probably meant.
-fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
-    let key = fold(key);
-    let limit = if key.len() < 4 { 1 } else { (key.len() / 3).max(2) };
-    let scored = known.iter().map(|name| (distance(&key, &fold(name)), *name));
-    scored
-        .filter(|(distance, _)| *distance <= limit)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, name)| name)
-}
-
-/// Slips between two keys: a letter replaced, added, lost, or swapped with its neighbour. Keys of over 40 bytes are
-/// far from every other.
-fn distance(a: &str, b: &str) -> usize {
-    if a.len() > 40 || b.len() > 40 {
-        return usize::MAX;
-    }
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
-    for (i, x) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, y) in b.iter().enumerate() {
-            let mut best = (rows[i][j] + usize::from(x != y)).min(rows[i][j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
-                best = best.min(rows[i - 1][j - 1] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
 }
 
 /// A list of words as people write it: an array of strings, a comma list, or an array inside a string (annotations

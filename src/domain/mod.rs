@@ -19,6 +19,7 @@ pub mod audit;
 pub mod choose;
 pub mod lease;
 pub mod names;
+pub mod nearest;
 pub mod pool;
 pub mod select;
 pub mod workload;
