@@ -45,6 +45,12 @@ pub fn plan(note: &Note, contents: &Contents, now: Timestamp) -> Option<Txn> {
             let released = at(keys::released(&place.domain, place.address));
             Some(repairs::free_address(place, held, lease, at(keys::lease(lease)), released, now))
         }
+        Kind::AddressAstray { place, lease, named } => {
+            let held = at(keys::address(&place.domain, place.address))?;
+            let released = at(keys::released(&place.domain, place.address));
+            let named = (named, at(keys::lease(named)));
+            Some(repairs::give_address(place, held, (lease, at(keys::lease(lease))?), named, released))
+        }
         Kind::LeaseWithoutAddress { lease, place } => {
             let released = at(keys::released(&place.domain, place.address));
             Some(repairs::take_address(lease, at(keys::lease(lease))?, place, released))
@@ -55,6 +61,11 @@ pub fn plan(note: &Note, contents: &Contents, now: Timestamp) -> Option<Txn> {
         Kind::StaleAttachment { attachment, lease } => {
             let read = at(repairs::attachment_key(attachment))?;
             Some(repairs::detach(attachment, read, lease, at(keys::lease(lease))))
+        }
+        Kind::AttachmentAstray { attachment, lease, named } => {
+            let read = at(repairs::attachment_key(attachment))?;
+            let named = (named, at(keys::lease(named)));
+            Some(repairs::give_attachment(attachment, read, (lease, at(keys::lease(lease))?), named))
         }
         Kind::HeldAndReleased { place } => {
             let held = at(keys::address(&place.domain, place.address))?;

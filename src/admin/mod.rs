@@ -594,6 +594,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn repair_never_frees_what_a_lease_lists() {
+        let store = stocked().await;
+        let domain = crate::domain::names::DomainName::new("default").unwrap();
+        let key = |address: &str| keys::address(&domain, address.parse().unwrap());
+        let attachment = Key::new("v1/attachments/prod/n1/lan/c1/eth0");
+        let good = store.dump();
+        let other = keys::parse_lease_path("prod/shop/db-1/lan/eth0").unwrap();
+        let gone = keys::parse_lease_path("prod/shop/db-7/lan/eth0").unwrap();
+        for named in [other, gone] {
+            store.put(&key("10.0.0.1"), record::encode_pointer(&named));
+            store.put(&attachment, record::encode_pointer(&named));
+            let contents = read_everything(&store).await.unwrap();
+            let notes = audit(&contents.everything);
+            let repairs = check::repair(&store, &notes, &contents, NOW).await.unwrap();
+            assert_eq!(repairs, [Repair::Done, Repair::Done], "{notes:?}");
+            assert_eq!(store.dump(), good);
+        }
+    }
+
+    #[tokio::test]
     async fn repair_leaves_a_store_that_went_on_alone() {
         let store = stocked().await;
         let domain = crate::domain::names::DomainName::new("default").unwrap();

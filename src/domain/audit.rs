@@ -158,6 +158,8 @@ pub enum Kind {
     AddressWithoutLease { place: Place, lease: LeaseId },
     /// An address key names a lease that does not list the address.
     AddressNotListed { place: Place, lease: LeaseId },
+    /// An address key names a lease that is not there or does not list the address; this one alone lists it.
+    AddressAstray { place: Place, lease: LeaseId, named: LeaseId },
     /// A lease lists an address that has no key: somebody else could be given it.
     LeaseWithoutAddress { lease: LeaseId, place: Place },
     /// A lease lists an address that somebody else holds.
@@ -170,6 +172,8 @@ pub enum Kind {
     LeaseWithoutAttachment { lease: LeaseId, attachment: Attachment },
     /// An attachment whose lease is gone, not bound, or of another container or node.
     StaleAttachment { attachment: Attachment, lease: LeaseId },
+    /// An attachment names a lease that is not bound by it; this one alone is.
+    AttachmentAstray { attachment: Attachment, lease: LeaseId, named: LeaseId },
     /// An address that is held and released.
     HeldAndReleased { place: Place },
     /// An address of a lease that its pool would not give out now.
@@ -216,12 +220,14 @@ impl Kind {
         match self {
             Self::AddressWithoutLease { .. } => "address-without-lease",
             Self::AddressNotListed { .. } => "address-not-listed",
+            Self::AddressAstray { .. } => "address-astray",
             Self::LeaseWithoutAddress { .. } => "lease-without-address",
             Self::AddressOfAnother { .. } => "address-of-another",
             Self::AddressTwice { .. } => "address-twice",
             Self::TwoOfAFamily { .. } => "two-of-a-family",
             Self::LeaseWithoutAttachment { .. } => "lease-without-attachment",
             Self::StaleAttachment { .. } => "stale-attachment",
+            Self::AttachmentAstray { .. } => "attachment-astray",
             Self::HeldAndReleased { .. } => "held-and-released",
             Self::OutsidePool { .. } => "outside-pool",
             Self::PoolGone { .. } => "pool-gone",
@@ -246,6 +252,10 @@ impl fmt::Display for Note {
             Kind::AddressNotListed { place, lease } => write!(
                 f,
                 "{place} is held by the lease of {lease}, which does not list it; {REPAIR} releases the address, to be probed before its next use"
+            ),
+            Kind::AddressAstray { place, lease, named } => write!(
+                f,
+                "{place} is held by the lease of {named}, which does not have it; the lease of {lease} does, and {REPAIR} gives it the key"
             ),
             Kind::LeaseWithoutAddress { lease, place } => write!(
                 f,
@@ -276,6 +286,10 @@ impl fmt::Display for Note {
             Kind::StaleAttachment { attachment, lease } => write!(
                 f,
                 "attachment {attachment} names the lease of {lease}, which is not bound by it; {REPAIR} deletes it"
+            ),
+            Kind::AttachmentAstray { attachment, lease, named } => write!(
+                f,
+                "attachment {attachment} names the lease of {named}, but that of {lease} is bound by it; {REPAIR} puts it right"
             ),
             Kind::HeldAndReleased { place } => {
                 write!(f, "{place} is held and released; {REPAIR} deletes the released key")
@@ -340,23 +354,43 @@ struct Index<'a> {
     released: HashSet<&'a Place>,
     attachments: HashSet<&'a Attachment>,
     pools: HashMap<&'a PoolName, &'a Pool>,
+    listed: HashMap<Place, Vec<&'a LeaseId>>,
+    bound: HashMap<Attachment, Vec<&'a LeaseId>>,
     unreadable: HashSet<&'a Subject>,
 }
 
 impl<'a> Index<'a> {
     fn new(everything: &'a Everything) -> Self {
+        let mut listed: HashMap<Place, Vec<&LeaseId>> = HashMap::new();
+        let mut bound: HashMap<Attachment, Vec<&LeaseId>> = HashMap::new();
+        for lease in &everything.leases {
+            for place in lease.addresses.iter().map(Place::of).collect::<HashSet<_>>() {
+                listed.entry(place).or_default().push(&lease.id);
+            }
+            if let Some(stamp) = lease.bound() {
+                bound.entry(Attachment::of(&lease.id, stamp)).or_default().push(&lease.id);
+            }
+        }
         Self {
             leases: everything.leases.iter().map(|lease| (&lease.id, lease)).collect(),
             holders: everything.addresses.iter().map(|(place, holder)| (place, holder)).collect(),
             released: everything.released.iter().map(|(place, _)| place).collect(),
             attachments: everything.attachments.iter().map(|(attachment, _)| attachment).collect(),
             pools: everything.pools.iter().map(|pool| (pool.name(), pool)).collect(),
+            listed,
+            bound,
             unreadable: everything.unreadable.iter().map(|record| &record.subject).collect(),
         }
     }
 
     fn cannot_read(&self, subject: &Subject) -> bool {
         self.unreadable.contains(subject)
+    }
+
+    /// Does the address's key name a lease that certainly does not have it?
+    fn astray(&self, place: &Place, named: &LeaseId) -> bool {
+        let has = self.listed.get(place).is_some_and(|leases| leases.contains(&named));
+        !has && !self.cannot_read(&Subject::Lease(named.clone()))
     }
 }
 
@@ -377,11 +411,16 @@ fn addresses(everything: &Everything, index: &Index<'_>, notes: &mut Vec<Note>) 
             notes.push(Note::error(Kind::HeldAndReleased { place: place.clone() }));
         }
         let AddressHolder::Lease(id) = holder else { continue };
-        let kind = match index.leases.get(id) {
-            Some(lease) if lease.addresses.iter().any(|a| Place::of(a) == *place) => continue,
-            Some(_) => Kind::AddressNotListed { place: place.clone(), lease: id.clone() },
-            None if index.cannot_read(&Subject::Lease(id.clone())) => continue,
-            None => Kind::AddressWithoutLease { place: place.clone(), lease: id.clone() },
+        if !index.astray(place, id) {
+            continue;
+        }
+        let (place, lease) = (place.clone(), id.clone());
+        let kind = match index.listed.get(&place).map(Vec::as_slice) {
+            // What a lease lists is never released: its pod may run.
+            Some([one]) => Kind::AddressAstray { place, lease: (*one).clone(), named: lease },
+            Some(_) => continue, // between several only a person decides: the note is on each of them
+            None if index.leases.contains_key(id) => Kind::AddressNotListed { place, lease },
+            None => Kind::AddressWithoutLease { place, lease },
         };
         notes.push(Note::error(kind));
     }
@@ -404,6 +443,9 @@ fn lists(lease: &Lease, index: &Index<'_>, notes: &mut Vec<Note>) {
         }
         match index.holders.get(&place) {
             Some(AddressHolder::Lease(holder)) if *holder == lease.id => {}
+            Some(AddressHolder::Lease(holder))
+                if index.astray(&place, holder) && index.listed.get(&place).is_some_and(|l| l.len() == 1) => {
+            }
             Some(holder) => notes.push(Note::error(Kind::AddressOfAnother {
                 lease: id(),
                 place,
@@ -456,8 +498,11 @@ fn attachments(everything: &Everything, index: &Index<'_>, notes: &mut Vec<Note>
             None => index.cannot_read(&Subject::Lease(id.clone())),
         };
         if !right {
-            let (attachment, lease) = (attachment.clone(), id.clone());
-            notes.push(Note::error(Kind::StaleAttachment { attachment, lease }));
+            let (attachment, named) = (attachment.clone(), id.clone());
+            notes.push(Note::error(match index.bound.get(&attachment).map(Vec::as_slice) {
+                Some([one]) => Kind::AttachmentAstray { attachment, lease: (*one).clone(), named },
+                _ => Kind::StaleAttachment { attachment, lease: named },
+            }));
         }
     }
 }
@@ -592,9 +637,25 @@ mod tests {
         case(|e| drop(e.addresses.remove(0)), &["error lease-without-address"]);
         case(|e| drop(e.leases.remove(0)), &["error address-without-lease", "error stale-attachment"]);
         case(
-            |e| e.addresses[0].1 = AddressHolder::Lease(id("db-1")),
-            &["error address-not-listed", "error address-of-another"],
+            |e| e.addresses.push((place("10.0.0.5"), AddressHolder::Lease(id("db-1")))),
+            &["error address-not-listed"],
         );
+    }
+
+    #[test]
+    fn a_key_that_names_the_wrong_lease_belongs_to_the_one_that_lists_it() {
+        case(|e| e.addresses[0].1 = AddressHolder::Lease(id("db-1")), &["error address-astray"]);
+        case(|e| e.addresses[0].1 = AddressHolder::Lease(id("gone")), &["error address-astray"]);
+        case(
+            |e| {
+                e.addresses[0].1 = AddressHolder::Lease(id("gone"));
+                e.leases[1].addresses = e.leases[0].addresses.clone();
+                e.addresses.remove(1);
+            },
+            &["error address-of-another", "error address-of-another"],
+        );
+        case(|e| e.attachments[0].1 = id("db-1"), &["error attachment-astray"]);
+        case(|e| e.attachments[0].1 = id("gone"), &["error attachment-astray"]);
     }
 
     #[test]

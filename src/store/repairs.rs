@@ -5,9 +5,11 @@
 //! |---|---|---|
 //! | address without lease | A=r L=0, R=0 or =r | del A, put R (unconfirmed) |
 //! | address not listed by its lease | A=r L=r, R=0 or =r | del A, put R (unconfirmed) |
+//! | address of the wrong lease | A=r L=r L(named)=r or =0, R=0 or =r | put A, del R |
 //! | lease without address | L=r A=0, R=0 or =r | put A, del R |
 //! | lease without attachment | L=r T=0 | put T |
 //! | stale attachment | T=r, L=0 or =r | del T |
+//! | attachment of the wrong lease | T=r L=r L(named)=r or =0 | put T |
 //! | held and released | A=r R=r | del R |
 //! | pool not indexed | P=r S=0 | put S |
 //! | stale entry of the index | S=r, P=0 or =r | del S |
@@ -83,12 +85,56 @@ pub fn take_address(id: &LeaseId, lease: Revision, place: &Place, released: Opti
     }
 }
 
+/// A lease takes the address that it alone lists from one that does not have it (`named`; not there: `None`).
+#[must_use]
+pub fn give_address(
+    place: &Place,
+    held: Revision,
+    (id, lease): (&LeaseId, Revision),
+    (named, other): (&LeaseId, Option<Revision>),
+    released: Option<Revision>,
+) -> Txn {
+    let (address, free) = (held_key(place), released_key(place));
+    let mut writes = vec![Write::Put(address.clone(), record::encode_pointer(id))];
+    writes.extend(released.map(|_| Write::Delete(free.clone())));
+    Txn {
+        compares: vec![
+            Compare::Unchanged(address, held),
+            Compare::Unchanged(keys::lease(id), lease),
+            as_read(keys::lease(named), other),
+            as_read(free, released),
+        ],
+        writes,
+        otherwise: Vec::new(),
+    }
+}
+
 /// A bound lease gets its attachment.
 #[must_use]
 pub fn attach(id: &LeaseId, lease: Revision, attachment: &Attachment) -> Txn {
     let key = attachment_key(attachment);
     Txn {
         compares: vec![Compare::Unchanged(keys::lease(id), lease), Compare::Absent(key.clone())],
+        writes: vec![Write::Put(key, record::encode_pointer(id))],
+        otherwise: Vec::new(),
+    }
+}
+
+/// A bound lease gets its attachment from one that is not bound by it (`named`; not there: `None`).
+#[must_use]
+pub fn give_attachment(
+    attachment: &Attachment,
+    read: Revision,
+    (id, lease): (&LeaseId, Revision),
+    (named, other): (&LeaseId, Option<Revision>),
+) -> Txn {
+    let key = attachment_key(attachment);
+    Txn {
+        compares: vec![
+            Compare::Unchanged(key.clone(), read),
+            Compare::Unchanged(keys::lease(id), lease),
+            as_read(keys::lease(named), other),
+        ],
         writes: vec![Write::Put(key, record::encode_pointer(id))],
         otherwise: Vec::new(),
     }
