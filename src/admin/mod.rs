@@ -419,10 +419,8 @@ mod tests {
         let mut other = shop();
         other.document.domain = Some("dmz".into());
         let other = Wanted::read("test", other.document).unwrap();
-        fails(
-            pools::apply(&store, &[other], Rules::default()).await,
-            "pool shop-db: domain default -> dmz: the pool has 2 leases, which are unique in their old domain only",
-        );
+        let refused = "pool shop-db: domain default -> dmz: the pool has 2 leases, which are unique in their old domain only";
+        fails(pools::apply(&store, std::slice::from_ref(&other), Rules::default()).await, refused);
         let mut small = shop();
         small.document.ranges[0].start = Some("10.0.0.2".into());
         let small = Wanted::read("test", small.document).unwrap();
@@ -439,6 +437,8 @@ mod tests {
             "pool shop-db has 2 leases: 10.0.0.1 shop/db-0, 10.0.0.2 shop/db-1",
         );
         pools::delete(&store, &[name], true, false).await.unwrap();
+        // Its leases stay, and so does their domain, when somebody makes it anew.
+        fails(pools::apply(&store, &[other], Rules::default()).await, refused);
         let contents = read_everything(&store).await.unwrap();
         assert!(audit(&contents.everything).iter().all(|note| note.kind.as_str() == "pool-gone"));
     }

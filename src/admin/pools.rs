@@ -251,7 +251,11 @@ fn plan(state: &Seen, wanted: &[Wanted], rules: Rules) -> Result<Vec<Step>, Erro
             .collect();
         let mut guards = Vec::new();
         let (change, make) = match before {
-            None => (Change::Created, Some((None, true))),
+            None => {
+                // Deleted by force, its leases stay with their pods, and count on their domain.
+                keeps_domain(name, &item.pool, leases)?;
+                (Change::Created, Some((None, true)))
+            }
             Some(before) => {
                 if let Err(error @ RecordError::Newer { .. }) = &before.pool {
                     return Err(error.clone().into());
@@ -284,11 +288,19 @@ fn domain_change(
     after: &Pool,
     leases: &[(&LeaseId, Place)],
 ) -> Result<Vec<Span>, Error> {
+    match &before.pool {
+        // What a lease of yet another domain says is a finding of `check`, and no reason to leave the pool as it is.
+        Ok(old) if old.domain() == after.domain() => Ok(Vec::new()),
+        Ok(old) => keeps_domain(&before.name, after, leases).map(|()| spans(old)),
+        Err(_) => keeps_domain(&before.name, after, leases).map(|()| Vec::new()),
+    }
+}
+
+fn keeps_domain(name: &PoolName, after: &Pool, leases: &[(&LeaseId, Place)]) -> Result<(), Error> {
     if let Some((_, place)) = leases.iter().find(|(_, place)| place.domain != *after.domain()) {
         return Err(Error::refused(
             format!(
-                "pool {}: domain {} -> {}: the pool has {} leases, which are unique in their old domain only",
-                before.name,
+                "pool {name}: domain {} -> {}: the pool has {} leases, which are unique in their old domain only",
                 place.domain,
                 after.domain(),
                 leases.len()
@@ -296,10 +308,7 @@ fn domain_change(
             "make a new pool in the new domain, and move the workloads; then delete this one",
         ));
     }
-    Ok(match &before.pool {
-        Ok(old) if old.domain() != after.domain() => spans(old),
-        Ok(_) | Err(_) => Vec::new(),
-    })
+    Ok(())
 }
 
 fn spans(pool: &Pool) -> Vec<Span> {
