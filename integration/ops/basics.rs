@@ -1018,6 +1018,27 @@ async fn b065_missing_information_never_makes_a_lease_unfit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn b065_a_pool_that_cannot_be_read_takes_no_lease_away() {
+    let mine = with(r1(), |p| p.serves = vec!["shop/db".into()]);
+    let world = World::new(&[mine, pool("other", &["10.0.1.0/24"])]);
+    let n1 = world.node("n1");
+    assert_eq!(n1.gets("shop/db-0", "c1").await, "10.0.0.10");
+    n1.del("shop/db-0", "c1").await;
+    let before = world.show();
+    let key = keys::pool(&PoolName::new("r1").unwrap());
+    let good = world.store.dump()[&key].clone();
+    for spoiled in ["", "{}", "null"] {
+        world.store.put(&key, spoiled);
+        let refusal = n1.refused(&n1.ask("shop/db-0", "c2")).await;
+        assert!(refusal.contains("pool r1") && refusal.contains("cannot be read"), "{refusal}");
+        assert_eq!(world.show(), before);
+    }
+    world.store.put(&key, good);
+    assert_eq!(n1.gets("shop/db-0", "c2").await, "10.0.0.10");
+    world.audit();
+}
+
+#[tokio::test(start_paused = true)]
 async fn b090_after_exhaustion_all_recover() {
     let world = World::new(&[r4()]);
     let n1 = world.node("n1");

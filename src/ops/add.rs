@@ -168,6 +168,18 @@ fn change_of(lease: &Lease, what: &'static str, why: &str) -> Change {
     }
 }
 
+/// Whether a lease fits is not said by a pool that cannot be read: its pod keeps it, and waits.
+fn refuse_unread(view: &View, lease: &Lease) -> Result<(), Refusal> {
+    for name in lease.addresses.iter().filter_map(|held| held.pool.as_ref()) {
+        let found = view.pools.iter().find(|(known, _)| known == name).map(|(_, pool)| pool);
+        if let Some(Err(reason @ Unusable::Invalid { .. })) = found {
+            let (pool, by) = (name.clone(), "its lease".to_owned());
+            return Err(Refusal::PoolRefused { pool, by, reason: reason.clone() });
+        }
+    }
+    Ok(())
+}
+
 /// How a lease stands to a request.
 enum Standing<'v> {
     /// It is wholly what the request wants.
@@ -252,6 +264,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
     /// The pod has a lease of another container, or of none.
     async fn own(&mut self, view: &View, lease: &Stored<Lease>) -> Result<Option<Added>, Refusal> {
         self.refuse_newer(&lease.value)?;
+        refuse_unread(view, &lease.value)?;
         let sources = self.sources_or_reserved(view, &lease.value)?;
         if !self.request.requested.is_empty() && !sources.iter().any(|source| self.wants(source).is_some()) {
             return Err(self.outside(&sources));
