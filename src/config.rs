@@ -276,12 +276,12 @@ impl HostConfig {
         let value: Value = match serde_json::from_str(text) {
             Ok(value) => value,
             Err(error) => {
-                faults.push("", "", format!("is not JSON: {error}"));
+                faults.push("the file", "", format!("is not JSON: {error}"));
                 return Err(faults.0);
             }
         };
         let Some(root) = Table::of("", &value, Case::Exact) else {
-            faults.push("", show("", &value), "must be a JSON object");
+            faults.push("the file", show("", &value), "must be a JSON object");
             return Err(faults.0);
         };
         root.only(&mut faults, HOST_KEYS);
@@ -296,7 +296,8 @@ impl HostConfig {
             (None, Some(StoreSettings::Local(_))) => ClusterName::new(LOCAL_CLUSTER).ok(),
             (None, Some(StoreSettings::Etcd(_)) | None) => {
                 if root.get("cluster").is_none() {
-                    let problem = "is missing: the name that `leasehold install --cluster NAME` registered";
+                    let problem =
+                        "is missing: the name that `leasehold cluster add NAME --uid UID` registered";
                     faults.push("cluster", "", problem);
                 }
                 None
@@ -707,7 +708,7 @@ mod tests {
                 "store.etcd.key: is missing: cert is of no use without it",
                 "store.etcd.cacert: is missing: https needs the CA's certificate, no system roots are bundled",
                 "store.etcd.password: is missing: username needs password or passwordFile",
-                "cluster: is missing: the name that `leasehold install --cluster NAME` registered",
+                "cluster: is missing: the name that `leasehold cluster add NAME --uid UID` registered",
                 "node: n 1: node name \"n 1\" has an invalid character ' ': letters, digits, '.', '_' and '-' are accepted",
                 "labels.a: 1: a label is \"key\": \"value\", neither empty",
                 "stateDir: /a/../b: must be an absolute path without ..",
@@ -749,7 +750,7 @@ mod tests {
                 "store.etcd.username: is missing: a password needs it",
             ],
         );
-        host_faults("[]", &["[]: must be a JSON object".replacen("[]", ": []", 1).as_str()]);
+        host_faults("[]", &["the file: []: must be a JSON object"]);
         assert!(HostConfig::parse("{").unwrap_err()[0].to_string().contains("is not JSON: EOF"));
     }
 

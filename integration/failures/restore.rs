@@ -33,7 +33,7 @@ fn b082_a_store_that_went_back_gives_nothing_new_until_it_is_thawed() {
         // Whoever comes first may be this one, who would have been given the address of shop/lost.
         let text = add(&host, "shop/new", "N").run().error_text(11);
         assert!(text.contains("frozen") && text.contains("went back from revision"), "{text}");
-        assert!(text.contains("leasehold adopt") && text.contains("leasehold thaw"), "{text}");
+        assert!(text.contains("leasehold lease list") && text.contains("leasehold thaw"), "{text}");
         let frozen = etcd.get("/leasehold/v1/frozen").unwrap();
         assert!(frozen.contains("went back"), "{frozen}");
         // A node that saw nothing is refused, too; so is the pod whose lease is lost.

@@ -122,7 +122,7 @@ fn host_file(global: &Global, report: &mut Report) -> Option<Host> {
             None
         }
         Err(error) => {
-            report.fail("host file", error.to_string(), "leasehold install writes one; see config-examples");
+            report.fail("host file", error.to_string(), "write one: see config-examples");
             None
         }
     }
@@ -159,8 +159,10 @@ fn writable(folder: &Path) -> std::io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     let probe = folder.join(format!(".doctor-{}", std::process::id()));
-    fs::write(&probe, b"")?;
-    fs::remove_file(&probe)
+    // As much as an entry of the journal may have: a full disk takes an empty file.
+    let written = fs::write(&probe, [b' '; 4096]);
+    let removed = fs::remove_file(&probe);
+    written.and(removed)
 }
 
 async fn store(settings: &StoreSettings, global: &Global, host: Option<&Host>, report: &mut Report) {

@@ -1,6 +1,7 @@
 //! How data is printed: tables, and the stable JSON. Everything is laid into one text and written once.
 
 use std::{
+    borrow::Cow,
     fmt::Write as _,
     io::{self, Write as _},
 };
@@ -46,6 +47,8 @@ const GAP: usize = 3;
 
 /// Lays out a table. Empty cells are `-`, but in the last column.
 pub(crate) fn table(columns: &[Column], rows: &[Vec<String>], with_wide: bool, headers: bool) -> String {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| visible(cell, "").into_owned()).collect()).collect();
     let shown: Vec<usize> = (0..columns.len()).filter(|i| with_wide || !columns[*i].wide).collect();
     let last = shown.last().copied().unwrap_or(0);
     let widths: Vec<usize> = columns
@@ -87,7 +90,7 @@ pub(crate) fn table(columns: &[Column], rows: &[Vec<String>], with_wide: bool, h
     if headers {
         line(&columns.iter().map(|column| column.name).collect::<Vec<_>>());
     }
-    for row in rows {
+    for row in &rows {
         line(&row.iter().map(String::as_str).collect::<Vec<_>>());
     }
     out
@@ -130,8 +133,22 @@ pub(crate) enum Printed {
     Closed,
 }
 
+/// Texts in the store are anybody's: none of them moves the cursor of who reads them.
+fn visible<'a>(text: &'a str, kept: &str) -> Cow<'a, str> {
+    let hidden = |c: char| c.is_control() && !kept.contains(c);
+    if !text.contains(hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if hidden(c) { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    Cow::Owned(out)
+}
+
 /// Writes data to stdout.
 pub(crate) fn out(text: &str) -> io::Result<Printed> {
+    let text = visible(text, "\n\t");
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(Printed::Whole),
@@ -143,7 +160,7 @@ pub(crate) fn out(text: &str) -> io::Result<Printed> {
 /// Talks on stderr.
 pub(crate) fn say(text: &str) {
     // Nobody is left to tell that nobody listens.
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", visible(text, "\n\t"));
 }
 
 #[cfg(test)]
@@ -168,6 +185,13 @@ mod tests {
             "NAME      SIZE   UID   WHY\nlan        762   u     because\nshop-db      9   -\n"
         );
         assert_eq!(table(&COLUMNS, &rows(), false, false), "lan       762   because\nshop-db     9\n");
+    }
+
+    #[test]
+    fn what_others_wrote_moves_no_cursor() {
+        let row = ["a\nb", "1", "", "\u{1b}[2Jred\r"].map(ToOwned::to_owned).to_vec();
+        assert_eq!(table(&COLUMNS, &[row], false, false), "a\\nb   1   \\u{1b}[2Jred\\r\n");
+        assert_eq!(visible("a\tb\n\u{7}", "\n\t"), "a\tb\n\\u{7}");
     }
 
     #[test]

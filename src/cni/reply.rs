@@ -319,7 +319,7 @@ impl Error {
             }
             Self::HostFileMissing { looked } => {
                 let looked: Vec<String> = looked.iter().map(|path| path.display().to_string()).collect();
-                format!("looked for {}; run: leasehold install", looked.join(", "))
+                format!("looked for {}; README.md says how to write it", looked.join(", "))
             }
             Self::HostFileRead { cause, .. } => harmless(cause),
             Self::SecretReadable(readable) => readable.to_string(),
@@ -873,7 +873,7 @@ mod tests {
             (
                 Error::HostFileMissing { looked: vec!["/a".into(), "/b".into()] },
                 7,
-                s("there is no host file; looked for /a, /b; run: leasehold install"),
+                s("there is no host file; looked for /a, /b; README.md says how to write it"),
             ),
             (
                 Error::HostFileRead { path: "/a".into(), cause: s("No such file or directory (os error 2)") },
