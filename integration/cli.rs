@@ -200,6 +200,19 @@ fn b125_what_is_reserved_is_given_to_nobody_else() {
 }
 
 #[test]
+fn check_sees_that_the_store_lost_its_own_record() {
+    require!(Part::Etcd(Version::V34));
+    let etcd = Etcd::start(Version::V34);
+    let host = site(&etcd);
+    cli(&host, "check").success();
+    etcd.del("/leasehold/v1/meta");
+    let seen = cli(&host, "check");
+    assert_eq!(seen.code(), Some(3));
+    assert!(seen.stderr().contains("v1/meta, is missing"), "{}", seen.stderr());
+    assert!(!seen.stderr().contains("nothing is wrong"), "{}", seen.stderr());
+}
+
+#[test]
 fn b013_check_shows_and_mends_half_pairs() {
     require!(Part::Etcd(Version::V34));
     let etcd = Etcd::start(Version::V34);

@@ -128,6 +128,9 @@ fn store_hint(error: &StoreError) -> Option<String> {
         StoreError::Unanswered { .. } => {
             "it may stand, now or later: look before you repeat it (`leasehold check`)".into()
         }
+        StoreError::Refused { reason, .. } if reason.contains("too large") => {
+            "a record is larger than the store takes: make the document or the text shorter".into()
+        }
         StoreError::Refused { .. } => {
             "check user, password and role (changes need the role leasehold-admin)".into()
         }

@@ -37,7 +37,7 @@ use crate::{
     },
     host::{self, HostClock, HostError},
     ops::Clock as _,
-    store::{Revision, StoreError, record},
+    store::{Revision, StoreError, keys, record},
 };
 
 /// How a command ended that did what it was asked.
@@ -403,7 +403,16 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
         .collect();
     let left = repairs.iter().any(|repair| *repair != check::Repair::Done);
     say(&counted);
-    if rows.is_empty() && matches!(global.output, Format::Table | Format::Wide) {
+    // Without its own record the store takes no ADD. One that cannot be read is among the notes.
+    let nameless = contents.meta.is_none()
+        && !(all.pools.is_empty() && all.leases.is_empty())
+        && !all.unreadable.iter().any(|record| record.key == keys::meta().to_string());
+    if nameless {
+        say(
+            "the store's own record, v1/meta, is missing: every ADD fails until `leasehold cluster add` writes it",
+        );
+    }
+    if rows.is_empty() && !nameless && matches!(global.output, Format::Table | Format::Wide) {
         say("nothing is wrong");
         return Ok(End::Done);
     }
@@ -414,7 +423,7 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
     }
     let errors = notes.iter().filter(|note| note.severity == Severity::Error).count();
     say(&format!("{errors} errors, {} warnings", notes.len() - errors));
-    Ok(if left { End::Look } else { End::Done })
+    Ok(if left || nameless { End::Look } else { End::Done })
 }
 
 async fn explained(site: &Site, global: &Global, args: &args::Explain) -> Ended {
