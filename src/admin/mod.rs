@@ -26,7 +26,8 @@ use crate::{
         names::{ClusterName, DomainName},
         pool::Fault,
     },
-    store::{Found, Outcome, Read, Revision, Store, StoreError, Txn, Write, record::RecordError},
+    ops::commit,
+    store::{Revision, Store, StoreError, Txn, record::RecordError},
 };
 
 /// Why an operator's command was not done.
@@ -166,8 +167,6 @@ impl Scope {
 
 /// How long a change is sent again: an election of the store's leader must fit.
 const SEND_FOR: Duration = Duration::from_secs(10);
-/// Between two tries.
-const SEND_PAUSE: Duration = Duration::from_millis(200);
 
 /// How a change ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -178,38 +177,13 @@ pub(crate) enum Sent {
     Conflict,
 }
 
-/// Sends a change, and the same again while it is not answered: it may land later than anything read afterwards. A
-/// conflict that shows exactly what we wrote is our own earlier try.
+/// Sends a change until it is answered: see [`commit::surely`].
 pub(crate) async fn send<S: Store>(store: &S, txn: &Txn) -> Result<Sent, StoreError> {
-    let mut txn = txn.clone();
-    txn.otherwise = txn.writes.iter().map(|write| Read::Get(write.key().clone())).collect();
-    let until = tokio::time::Instant::now() + SEND_FOR;
-    let mut unanswered = false;
-    loop {
-        match store.commit(&txn).await {
-            Ok(Outcome::Applied(revision)) => return Ok(Sent::Applied(revision)),
-            Ok(Outcome::Conflict(seen)) => {
-                let ours = unanswered && stands(&txn.writes, &seen.found);
-                return Ok(if ours { Sent::Applied(seen.revision) } else { Sent::Conflict });
-            }
-            Err(error @ StoreError::Unanswered { .. }) => {
-                if tokio::time::Instant::now() + SEND_PAUSE >= until {
-                    return Err(error);
-                }
-                unanswered = true;
-                tokio::time::sleep(SEND_PAUSE).await;
-            }
-            Err(error) => return Err(error),
-        }
+    let deadline = tokio::time::Instant::now() + SEND_FOR;
+    match commit::surely(store, &commit::shown(txn.clone()), deadline).await? {
+        commit::Sent::Applied(revision) => Ok(Sent::Applied(revision)),
+        commit::Sent::Conflict(_) => Ok(Sent::Conflict),
     }
-}
-
-fn stands(writes: &[Write], found: &[Found]) -> bool {
-    writes.iter().zip(found).all(|(write, found)| match (write, found) {
-        (Write::Put(_, value), Found::Entries(entries)) => entries.first().is_some_and(|e| e.value == *value),
-        (Write::Delete(_), Found::Entries(entries)) => entries.is_empty(),
-        (Write::Put(..) | Write::Delete(_), Found::Count(_)) => false,
-    })
 }
 
 /// How many of each.
@@ -242,7 +216,7 @@ mod tests {
             names::{ContainerId, IfName, NodeName, PoolName, StoreId, Uid},
         },
         store::{
-            Entry, Key, changes, keys,
+            Entry, Key, Outcome, Read, changes, keys,
             record::{self, PoolDocument},
             testing::MemoryStore,
         },

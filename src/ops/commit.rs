@@ -66,8 +66,8 @@ pub enum Sent {
 
 /// Sends a transaction until it is answered or the deadline is over.
 ///
-/// The else-branch tells our own change by the first key that the transaction puts: if that key is among the
-/// answers to a get and holds the very bytes that we sent, an earlier sending landed.
+/// The else-branch tells our own change: if every written key that it gets stands as we wrote it, to the byte, an
+/// earlier sending landed. [`shown`] adds such gets.
 ///
 /// # Errors
 /// [`StoreError::Unanswered`] if it may still land; any other error if it cannot.
@@ -113,14 +113,28 @@ pub async fn surely<S: Store>(store: &S, txn: &Txn, deadline: Instant) -> Result
     }
 }
 
-/// The revision of our own change, if the else-branch shows it.
+/// The transaction, with an else-branch that shows whether an earlier sending of it landed.
+#[must_use]
+pub fn shown(mut txn: Txn) -> Txn {
+    txn.otherwise.extend(txn.writes.iter().map(|write| Read::Get(write.key().clone())));
+    txn
+}
+
+/// The revision of our own change, if the else-branch shows it: each key that is written and asked for stands as it
+/// was written.
 fn own_change(txn: &Txn, snapshot: &Snapshot) -> Option<Revision> {
-    let (key, value) = txn.writes.iter().find_map(|write| match write {
-        Write::Put(key, value) => Some((key, value)),
-        Write::Delete(_) => None,
-    })?;
-    (0..snapshot.found.len())
-        .flat_map(|index| snapshot.entries(index))
-        .find(|entry| entry.key == *key && entry.value == *value)
-        .map(|entry| entry.revision)
+    let mut revision = None;
+    for (index, read) in txn.otherwise.iter().enumerate() {
+        let Read::Get(key) = read else { continue };
+        let Some(write) = txn.writes.iter().find(|write| write.key() == key) else { continue };
+        match (write, snapshot.entry(index)) {
+            (Write::Put(_, value), Some(entry)) if entry.value == *value => {
+                revision = revision.max(Some(entry.revision));
+            }
+            (Write::Delete(_), None) => revision = revision.max(Some(Revision::default())),
+            (Write::Put(..) | Write::Delete(_), _) => return None,
+        }
+    }
+    // Nothing but deletions: they stand at the latest now.
+    revision.map(|revision| if revision == Revision::default() { snapshot.revision } else { revision })
 }
