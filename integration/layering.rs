@@ -135,10 +135,22 @@ const ROWS: &[Row] = &[
     .not(&["etcd_client", "tonic", "kube", "k8s_openapi", "clap", "std::env", "println"]),
     // where lines go is a setting; what is in them is the caller's
     row("telemetry", &["domain::lease", "config"]).not(&["etcd_client", "kube", "clap"]),
+    // the use cases' log, on this host's file
+    row("trail", &["domain::*", "config", "host", "ops", "telemetry"]).not(&["etcd_client", "kube", "clap"]),
     // the plugin on the node never talks to the Kubernetes API
     row(
         "cni",
-        &["domain::*", "probe::*", "store::*", "config::*", "journal::*", "ops::*", "host", "telemetry"],
+        &[
+            "domain::*",
+            "probe::*",
+            "store::*",
+            "config::*",
+            "journal::*",
+            "ops::*",
+            "host",
+            "telemetry",
+            "trail",
+        ],
     )
     .whole()
     .not(&["kube", "k8s_openapi", "pods", "reaper", "clap", "etcd_client", "tonic"]),
@@ -154,6 +166,7 @@ const ROWS: &[Row] = &[
             "host",
             "admin::*",
             "telemetry",
+            "trail",
         ],
     )
     .whole()

@@ -73,3 +73,4 @@ pub mod ops;
 pub mod probe;
 pub mod store;
 pub mod telemetry;
+pub mod trail;

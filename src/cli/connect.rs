@@ -11,6 +11,7 @@ use crate::{
     },
     host::{self, Host, HostError},
     store::any::AnyStore,
+    trail::Trail,
 };
 
 /// How long a local store waits for another process.
@@ -24,6 +25,8 @@ const PREFIX: &str = "/leasehold";
 pub(crate) struct Site {
     /// The store.
     pub(crate) store: AnyStore,
+    /// The audit trail of this host.
+    pub(crate) trail: Trail,
     /// The host file, if one was needed or found.
     pub(crate) host: Option<Host>,
     /// Where the command looks.
@@ -114,5 +117,5 @@ pub(crate) async fn open(global: &Global) -> Result<Site, Failure> {
         None => None,
     };
     let scope = Scope { cluster: global.cluster.clone(), home, domain: global.domain.clone() };
-    Ok(Site { store, host, scope })
+    Ok(Site { store, trail: Trail::of(host.as_ref()), host, scope })
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
@@ -14,11 +14,11 @@ use super::{
     render::{Column, say},
 };
 use crate::{
-    config::{LogSettings, StoreSettings},
+    config::StoreSettings,
     domain::{lease::Timestamp, names::ClusterName},
     host::{self, Host, HostClock, HostError},
     journal::Journal,
-    ops::{Change, Context, Heard, Identity, Log, Memory, Wire, replay},
+    ops::{Context, Heard, Identity, Memory, Wire, replay},
     store::{
         Read, Store as _,
         any::AnyStore,
@@ -26,7 +26,7 @@ use crate::{
         keys,
         record::{self, format_time},
     },
-    telemetry,
+    trail::Trail,
 };
 
 /// A replay ends when the store does not answer; this only bounds it.
@@ -333,28 +333,6 @@ async fn contents(store: &AnyStore, cluster: Option<&ClusterName>, now: Timestam
     }
 }
 
-/// Ends go to the node's log, as those of the plugin do.
-struct NodeLog(telemetry::Log);
-
-impl Log for NodeLog {
-    fn change(&self, change: &Change) {
-        let who = change.lease.as_ref().map(ToString::to_string).unwrap_or_default();
-        let what: Vec<String> = change.addresses.iter().map(ToString::to_string).collect();
-        let text = |value: Option<String>| value.map_or(Value::Null, Value::from);
-        let more = [
-            ("pool", text(change.pool.as_ref().map(ToString::to_string))),
-            ("container", text(change.container.as_ref().map(ToString::to_string))),
-        ];
-        let change =
-            telemetry::Change { event: change.what, who: &who, what: &what, why: &change.why, more: &more };
-        self.0.change(now(), &change);
-    }
-
-    fn note(&self, text: &str) {
-        say(text);
-    }
-}
-
 /// An end asks nobody on the wire.
 struct NoWire;
 
@@ -383,8 +361,7 @@ pub(crate) async fn flush(site: &Site, is_dry: bool) -> Ended {
         return print(&format!("{}\n", dry(is_dry, &format!("{} ends wait", waiting.len()))));
     }
     let identity: Identity = host.identity();
-    let settings: &LogSettings = &host.config.log;
-    let log = NodeLog(telemetry::Log::new(settings));
+    let log = Trail::of(Some(host));
     let deadline = Instant::now() + FLUSH;
     let context = Context {
         store: &site.store,

@@ -55,6 +55,10 @@ pub(crate) async fn run(site: &Site, global: &Global, command: &LeaseCommand) ->
                 );
                 out.push_str(&dry(write.dry_run, &line));
                 out.push('\n');
+                if !write.dry_run {
+                    let why = format!("leasehold lease move, from {}", moved.from.holder);
+                    site.trail.by_hand("lease.moved", &moved.to.to_string(), &moved.addresses, &why);
+                }
             }
             print(&out)
         }
@@ -243,6 +247,10 @@ async fn reserve(site: &Site, args: &Reserve) -> Ended {
         let line = format!("{} {how} for {}", addresses(&reserved.addresses), reserved.whom);
         out.push_str(&dry(is_dry, &line));
         out.push('\n');
+        if !is_dry {
+            let why = "leasehold lease reserve";
+            site.trail.by_hand("lease.reserved", &reserved.whom, &reserved.addresses, why);
+        }
     }
     print(&out)
 }
@@ -269,6 +277,10 @@ async fn release(site: &Site, args: &Release) -> Ended {
         let line = format!("{} released from {}{was}{probe}", addresses(&gone.addresses), gone.whose);
         out.push_str(&dry(is_dry, &line));
         out.push('\n');
+        if !is_dry {
+            let why = if args.force { "leasehold lease release --force" } else { "leasehold lease release" };
+            site.trail.by_hand("lease.released", &gone.whose, &gone.addresses, why);
+        }
     }
     print(&out)?;
     Ok(End::Done)

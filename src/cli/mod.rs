@@ -402,6 +402,9 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
         })
         .collect();
     let left = repairs.iter().any(|repair| *repair != check::Repair::Done);
+    for (note, _) in notes.iter().zip(&repairs).filter(|(_, repair)| **repair == check::Repair::Done) {
+        site.trail.by_hand("store.repaired", note.kind.as_str(), &[], &note.to_string());
+    }
     say(&counted);
     // Without its own record the store takes no ADD. One that cannot be read is among the notes.
     let nameless = contents.meta.is_none()

@@ -42,7 +42,7 @@ use crate::{
     journal::{Entry, Journal, Sight},
     ops::{self, Add, Change, Clock, Context, Heard, Identity, Inline, Log, Memory, Refusal, Wire, replay},
     store::{Revision, StoreError, any::AnyStore, etcd, record},
-    telemetry,
+    trail::Trail,
 };
 
 /// VERSION must not block on an open pipe.
@@ -157,38 +157,9 @@ fn stdin_at_hand() -> Vec<u8> {
 struct Node {
     host: Host,
     identity: Identity,
-    log: NodeLog,
+    log: Trail,
     journal: Journal,
     sight: Sight,
-}
-
-struct NodeLog {
-    log: telemetry::Log,
-}
-
-impl Log for NodeLog {
-    fn change(&self, change: &Change) {
-        let who = change.lease.as_ref().map(ToString::to_string).unwrap_or_default();
-        let what: Vec<String> = change.addresses.iter().map(ToString::to_string).collect();
-        let text = |value: Option<String>| value.map_or(Value::Null, Value::from);
-        self.log.change(
-            HostClock.now(),
-            &telemetry::Change {
-                event: change.what,
-                who: &who,
-                what: &what,
-                why: &change.why,
-                more: &[
-                    ("pool", text(change.pool.as_ref().map(ToString::to_string))),
-                    ("container", text(change.container.as_ref().map(ToString::to_string))),
-                ],
-            },
-        );
-    }
-
-    fn note(&self, text: &str) {
-        self.log.line(HostClock.now(), Level::Warn, text, &[]);
-    }
 }
 
 /// For verbs that never ask the wire.
@@ -200,18 +171,18 @@ impl Wire for NoWire {
     }
 }
 
-type At<'a, W> = Context<'a, Watched<AnyStore>, W, HostClock, NodeLog>;
+type At<'a, W> = Context<'a, Watched<AnyStore>, W, HostClock, Trail>;
 
 impl Node {
     fn new(host: Host) -> Self {
-        let log = NodeLog { log: telemetry::Log::new(&host.config.log) };
+        let log = Trail::of(Some(&host));
         let journal = Journal::new(&host.config.state_dir);
         let sight = Sight::new(&host.config.state_dir);
         Self { identity: host.identity(), host, log, journal, sight }
     }
 
     fn line(&self, level: Level, text: &str) {
-        self.log.log.line(HostClock.now(), level, text, &[]);
+        self.log.line(level, text);
     }
 
     fn at<'a, W>(
@@ -375,6 +346,8 @@ impl Node {
                 && let Err(trouble) = ops::undo(&ctx, &added).await
             {
                 self.leave_entry(attachment, &format!("{error}; {trouble}"))?;
+            } else if store.is_in_doubt() {
+                self.leave_entry(attachment, &format!("{error}; a commit of it was not answered"))?;
             }
             return Err(error);
         }
@@ -386,11 +359,17 @@ impl Node {
     /// Leases; a full pool is full only after this node's own DELs were told.
     async fn lease<W: Wire>(&self, ctx: &At<'_, W>, add: &Add) -> Result<ops::Added, Refusal> {
         match ops::add(ctx, add).await {
-            Err(Refusal::Full { .. }) if !self.journal.is_empty() => {
-                if let Err(trouble) = replay::replay(ctx, &self.journal, usize::MAX, ctx.deadline).await {
+            Err(full @ Refusal::Full { .. }) if !self.journal.is_empty() => {
+                // Half of what is left of the time: the other half is for trying once more.
+                let now = Instant::now();
+                let until = now + ctx.deadline.saturating_duration_since(now) / 2;
+                if let Err(trouble) = replay::replay(ctx, &self.journal, usize::MAX, until).await {
                     self.line(Level::Warn, &trouble.to_string());
                 }
-                ops::add(ctx, add).await
+                match ops::add(ctx, add).await {
+                    Err(Refusal::Contention { .. }) => Err(full),
+                    other => other,
+                }
             }
             other => other,
         }
