@@ -6,7 +6,7 @@ use super::{Error, Scope, clusters, leases, leases::Row, pools, pools::Counts, r
 use crate::{
     domain::{
         lease::{Holder, Lease, State, Timestamp},
-        names::{NetworkName, NodeName, PoolName},
+        names::{NetworkName, NodeName, PoolName, WorkloadName},
         pool::{Networks, Pool, Serve},
         select::{self, Caller, Unusable},
     },
@@ -239,6 +239,28 @@ async fn answer<S: Store>(
             };
             out.answer = format!("{own}: its own, {state}");
             out.served = true;
+            return Ok(());
+        }
+        if lease.reserved {
+            out.answer =
+                format!("none: {own} is reserved for it and does not fit any more (error 11 to the pod)");
+            out.todo.push("leasehold lease release, or lease move, or mend the pool".into());
+            return Ok(());
+        }
+        let workload = out.workload.as_deref().and_then(|text| WorkloadName::new(text).ok());
+        let kept = lease.addresses.iter().find_map(|leased| {
+            let name = leased.pool.as_ref().filter(|_| lease.sticky && out.node.is_some())?;
+            let pool = rows.iter().find(|row| row.name == *name)?.pool.as_ref()?;
+            pool.range_of(leased.address)?;
+            match select::may_use(pool, caller, workload.as_ref()) {
+                Err(reason @ Unusable::Node { .. }) => Some((name.clone(), reason)),
+                Ok(_) | Err(_) => None,
+            }
+        });
+        if let Some((name, reason)) = kept {
+            out.answer =
+                format!("none: pool {name} keeps {own} for it, but is {reason} (error 11 to the pod)");
+            out.todo.push("pin it to the pool's nodes with nodeAffinity, or: leasehold lease release".into());
             return Ok(());
         }
         out.todo.push(format!("its lease of {own} does not fit any more: the next start ends it"));

@@ -237,7 +237,9 @@ pub async fn list<S: Store>(
     for entry in &addresses {
         rows.extend(device_row(entry, &pools));
     }
-    for entry in &released {
+    // What was given back has neither node nor network any more.
+    let nowhere = filter.node.is_none() && filter.network.is_none();
+    for entry in released.iter().filter(|_| nowhere) {
         rows.extend(released_row(entry, &pools).filter(|row| {
             row.by.as_ref().is_none_or(|(cluster, holder)| scope.takes(cluster) && filter.holder(holder))
         }));
