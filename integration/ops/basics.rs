@@ -8,17 +8,17 @@ use leasehold::{
         names::{ContainerId, DomainName, IfName, PoolName, StoreId, Uid},
         pool::Range,
     },
-    ops::{self, Inline, Memory, Refusal},
+    ops::{self, Add, Inline, Memory, Refusal},
     store::{
         Key, Outcome, Revision, changes,
         changes::Take,
         keys,
         record::{self, PoolDocument},
-        testing::{Fault, On, Side},
+        testing::{Fault, FaultyStore, On, Side},
     },
 };
 
-use super::world::{World, addresses, asked, draft, id, ip, pool, range};
+use super::world::{Node, World, addresses, asked, draft, id, ip, pool, range};
 
 fn r4() -> PoolDocument {
     pool("r4", &["10.0.0.0/24 10.0.0.10-10.0.0.13"])
@@ -165,7 +165,9 @@ async fn a_pods_own_address_that_still_answers_elsewhere_is_refused_with_the_mac
         n2.refused(&n2.ask("shop/db-0", "c2")).await,
         format!("{address} still answers at 02:00:00:00:00:99 (last on node n1)")
     );
-    assert!(world.lease("shop/db-0").unwrap().value.is_bound_to(&ContainerId::new("c1").unwrap()));
+    assert!(
+        world.lease("shop/db-0").unwrap().value.bound().is_some_and(|stamp| stamp.container.as_str() == "c1")
+    );
     world.audit();
 }
 
@@ -1127,4 +1129,113 @@ async fn a_compacted_revision_is_counted_again() {
     n2.way.decide(|call| (call.txn.is_none() && call.of_kind == 3).then_some(Fault::Compacted));
     n2.gets("shop/late", "late").await;
     world.audit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_container_id_on_two_nodes_is_two_sandboxes() {
+    let world = World::new(&[r4()]);
+    let (n1, n2) = (world.node("n1"), world.node("n2"));
+    let first = n1.gets("_/x1", "x1").await;
+    // It may not be on the wire yet.
+    assert!(n2.refused(&n2.ask("_/x1", "x1")).await.contains("a moment ago"));
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    n2.wire.hears(first.split('/').next().unwrap());
+    assert!(n2.refused(&n2.ask("_/x1", "x1")).await.contains("still answers"));
+    assert!(!n2.del("_/x1", "x1").await, "it is n1's");
+    assert_eq!(n1.gets("_/x1", "x1").await, first);
+    assert!(n1.del("_/x1", "x1").await);
+    world.audit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn point_52_an_attachment_has_one_lease_whatever_its_callers_say() {
+    let world = World::new(&[r4()]);
+    let n1 = world.node("n1");
+    let first = n1.gets("shop/a", "x1").await;
+    let refused = n1.refused(&n1.ask("shop/b", "x1")).await;
+    assert_eq!(refused, "container x1 has its lease as shop/a");
+    assert_eq!(world.lease("shop/b"), None);
+    assert_eq!(n1.gets("shop/a", "x1").await, first);
+    assert!(n1.del("shop/a", "x1").await);
+    n1.gets("shop/b", "x1").await;
+    world.audit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sticky_pod_that_asks_for_another_pool_is_not_held_to_the_nodes_of_its_old_one() {
+    let old =
+        with(sticky(pool("old", &["10.0.0.0/24 10.0.0.10-10.0.0.13"])), |p| p.nodes = vec!["n1".into()]);
+    let new = sticky(pool("new", &["10.0.1.0/24 10.0.1.10-10.0.1.13"]));
+    let world = World::new(&[old, new]);
+    let (n1, n2) = (world.node("n1"), world.node("n2"));
+    let ask = |node: &Node, container: &str, pool: &str| Add {
+        asked: asked(&[pool]),
+        ..node.ask("shop/db-0", container)
+    };
+    n1.run(&ask(&n1, "a1", "old")).await.unwrap();
+    n1.del("shop/db-0", "a1").await;
+    let moved = n2.run(&ask(&n2, "a2", "new")).await.unwrap();
+    assert!(addresses(&moved).starts_with("10.0.1."));
+    world.audit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reserved_lease_of_which_one_family_does_not_fit_is_an_error() {
+    let world = World::new(&[dual()]);
+    let n1 = world.node("n1");
+    reserve(&world, "shop/a", &["10.0.0.12", "fd00:9::12"], "dual");
+    world.apply(&with(dual(), |p| p.ranges[1] = range("fd00:9::/64 fd00:9::20-fd00:9::23")));
+    let refused = n1.refused(&n1.ask("shop/a", "a1")).await;
+    assert!(refused.starts_with("fd00:9::12 is reserved for this pod, but"), "{refused}");
+    world.audit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_del_whose_answer_was_lost_is_in_the_audit_trail() {
+    for pool in [r4(), sticky(r4())] {
+        let world = World::new(&[pool]);
+        let n1 = world.node("n1");
+        n1.gets("shop/db-0", "a1").await;
+        let n1 = Node { way: FaultyStore::new(world.store.clone()), ..n1 };
+        n1.way.fail(On::Commit(0), Fault::AnswerLost);
+        assert!(n1.del("shop/db-0", "a1").await);
+        let last = n1.trail.changes.lock().unwrap().last().cloned().unwrap();
+        assert!(last.what == "lease.released" || last.what == "lease.held", "{last:?}");
+        world.audit();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_of_another_store_do_not_keep_the_others_from_being_told() {
+    use leasehold::{
+        journal::{Entry, Journal},
+        ops::replay,
+    };
+    let world = World::new(&[r4()]);
+    let n1 = world.node("n1");
+    n1.gets("shop/a", "a1").await;
+    let folder = std::env::temp_dir().join(format!("leasehold-replay-{}", std::process::id()));
+    let journal = Journal::new(&folder);
+    let end = n1.end_of(Some("shop/a"), "a1");
+    let entry = |container: &str, store: Option<&str>| Entry {
+        cluster: end.cluster.clone(),
+        store: store.map(|id| leasehold::domain::names::StoreId::new(id).unwrap()),
+        node: end.node.clone(),
+        network: end.network.clone(),
+        container: ContainerId::new(container).unwrap(),
+        ifname: end.ifname.clone(),
+        holder: end.holder.clone(),
+        why: "the store was down".into(),
+        at: String::new(),
+    };
+    for n in 0..replay::SOME {
+        journal.write(&entry(&format!("old{n}"), Some("another"))).unwrap();
+    }
+    journal.write(&entry("a1", None)).unwrap();
+    let until = tokio::time::Instant::now() + Duration::from_secs(5);
+    let done =
+        replay::replay(&n1.context(Duration::from_secs(5)), &journal, replay::SOME, until).await.unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!((done.ended, done.left), (1, replay::SOME));
+    assert_eq!(world.lease("shop/a"), None);
 }

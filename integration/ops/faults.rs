@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::{
     domain::{
         lease::{Binding, Lease, LeasedAddress, Timestamp},
-        names::{ContainerId, DomainName, PoolName},
+        names::{DomainName, PoolName},
         pool::{Draft, Pool},
     },
     ops::{self, Added, Refusal, commit::surely},
@@ -183,7 +183,9 @@ enum ArrivesAfter {
 }
 
 fn bound_to(world: &World, pod: &str, container: &str) -> bool {
-    world.lease(pod).is_some_and(|l| l.value.is_bound_to(&ContainerId::new(container).unwrap()))
+    world
+        .lease(pod)
+        .is_some_and(|l| l.value.bound().is_some_and(|stamp| stamp.container.as_str() == container))
 }
 
 async fn one(op: Op, call: usize, mode: Mode, arrives: ArrivesAfter) {

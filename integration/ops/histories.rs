@@ -5,10 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{
-    domain::{
-        lease::Timestamp,
-        names::{ContainerId, Uid},
-    },
+    domain::{lease::Timestamp, names::Uid},
     ops::{self, Refusal},
     store::{
         Outcome, changes,
@@ -23,7 +20,9 @@ fn one() -> World {
 }
 
 fn bound_to(world: &World, pod: &str, container: &str) -> bool {
-    world.lease(pod).is_some_and(|l| l.value.is_bound_to(&ContainerId::new(container).unwrap()))
+    world
+        .lease(pod)
+        .is_some_and(|l| l.value.bound().is_some_and(|stamp| stamp.container.as_str() == container))
 }
 
 /// ADD-A (of this UID) reads that there is no lease, ADD-B of the pod's next sandbox binds it, ADD-A conflicts and

@@ -172,6 +172,11 @@ pub(super) fn of(refusal: &Refusal) -> Error {
             "a newer sandbox of this pod has its lease",
             format!("container {container} on node {node}: {why}"),
         ),
+        Refusal::OtherHolder { container, holder } => failure(
+            Code::TryAgain,
+            format!("container {container} has an address on this interface, leased to {holder}"),
+            "one attachment has one lease: DEL it first",
+        ),
         Refusal::StillAnswers { address, mac, node } => {
             let node = node.as_ref().map(ToString::to_string).unwrap_or_default();
             let last = if node.is_empty() { String::new() } else { format!(", last leased on node {node}") };

@@ -182,10 +182,12 @@ impl Lease {
         }
     }
 
-    /// Is it bound to this container?
+    /// Is it bound to this container, as this node knows it? A container without a pod is one of its node: another
+    /// node may have one of the same name (cnitool derives it from a path).
     #[must_use]
-    pub fn is_bound_to(&self, container: &ContainerId) -> bool {
-        self.bound().is_some_and(|stamp| stamp.container == *container)
+    pub fn is_bound_to(&self, container: &ContainerId, node: &NodeName) -> bool {
+        let own = matches!(self.id.holder, Holder::Pod { .. });
+        self.bound().is_some_and(|stamp| stamp.container == *container && (own || stamp.node == *node))
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{
     },
     store::{
         Compare, Read, Store, changes, keys,
+        keys::AttachmentId,
         record::{self, RecordError, Stored},
     },
 };
@@ -146,7 +147,7 @@ pub async fn undo<S: Store, W: Wire, C: Clock, L: Log>(
     added: &Added,
 ) -> Result<(), Refusal> {
     let Some(written) = &added.written else { return Ok(()) };
-    let txn = changes::unbind(written, added.doubtful, ctx.clock.now());
+    let txn = commit::shown(changes::unbind(written, added.doubtful, ctx.clock.now()));
     if let Sent::Applied(_) = commit::surely(ctx.store, &txn, ctx.deadline).await? {
         ctx.log.change(&change_of(
             &written.value,
@@ -202,9 +203,23 @@ struct Run<'a, S, W, C, L> {
 impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
     /// One round: `None` is a conflict, which goes round again.
     async fn once(&mut self) -> Result<Option<Added>, Refusal> {
+        let attachment = AttachmentId {
+            cluster: self.id.cluster.clone(),
+            node: self.ctx.node.node.clone(),
+            network: self.id.network.clone(),
+            container: self.request.container.clone(),
+            ifname: self.id.ifname.clone(),
+        };
         let inline = self.request.inline.is_some();
-        let mut view =
-            view::read(self.ctx, self.id, &self.request.caller, self.request.asked.as_ref(), inline).await?;
+        let mut view = view::read(
+            self.ctx,
+            self.id,
+            &self.request.caller,
+            self.request.asked.as_ref(),
+            inline,
+            &attachment,
+        )
+        .await?;
         if let Some(why) = view::went_back(&self.ctx.memory, &view.meta, view.revision)
             && view.frozen.is_none()
         {
@@ -214,7 +229,9 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         let bound = lease.as_ref().and_then(|l| l.value.bound()).map(|stamp| stamp.container.clone());
         self.first.get_or_insert(bound);
         match lease {
-            Some(lease) if lease.value.is_bound_to(&self.request.container) => self.same(&view, &lease).await,
+            Some(lease) if lease.value.is_bound_to(&self.request.container, &self.ctx.node.node) => {
+                self.same(&view, &lease).await
+            }
             Some(lease) => self.own(&view, &lease).await,
             None => {
                 let sources = self.sources(&view)?;
@@ -272,6 +289,15 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         match self.standing(&sources, &lease.value) {
             Standing::Fits(source) => self.take_over(view, lease, source).await,
             Standing::Partly(source, wants) => {
+                let kept = |held: &LeasedAddress| {
+                    wants.iter().any(|want| matches!(want, Want::Kept(a) if a == held))
+                };
+                if lease.value.reserved
+                    && let Some(lost) = lease.value.addresses.iter().find(|held| !kept(held))
+                {
+                    let reason = format!("{} would not lease it now", source.label);
+                    return Err(Refusal::ReservedUnfit { address: lost.address, reason });
+                }
                 if wants.iter().any(|want| !matches!(want, Want::Kept(_))) {
                     self.refuse_frozen(view)?;
                 }
@@ -327,7 +353,13 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
 
     /// Only the node is wrong: a sticky pod waits for a node of its pool; another gets a new address.
     fn refuse_wrong_node(&self, view: &View, lease: &Lease) -> Result<(), Refusal> {
-        if !lease.sticky {
+        let elsewhere = |asked: &Asked| {
+            !lease
+                .addresses
+                .iter()
+                .any(|held| held.pool.as_ref().is_some_and(|name| asked.pools.contains(name)))
+        };
+        if !lease.sticky || self.request.asked.as_ref().is_some_and(elsewhere) {
             return Ok(());
         }
         for held in &lease.addresses {

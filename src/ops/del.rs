@@ -80,7 +80,7 @@ async fn unbind<S: Store, W, C: Clock, L: Log>(
     lease: &Stored<Lease>,
     why: &str,
 ) -> Result<Option<Revision>, Refusal> {
-    let txn = changes::unbind(lease, false, ctx.clock.now());
+    let txn = commit::shown(changes::unbind(lease, false, ctx.clock.now()));
     match commit::surely(ctx.store, &txn, ctx.deadline).await? {
         Sent::Applied(revision) => {
             let what = match (lease.value.sticky, lease.value.reserved) {
@@ -98,7 +98,7 @@ async fn unbind<S: Store, W, C: Clock, L: Log>(
             });
             Ok(Some(revision))
         }
-        // Whoever changed it: read again. Our own unanswered sending shows as a lease that is not bound to us.
+        // Whoever changed it: read again.
         Sent::Conflict(_) => Ok(None),
     }
 }
@@ -168,7 +168,9 @@ fn ours<S, W, C, L: Log>(
 ) -> Result<Option<Stored<Lease>>, Refusal> {
     let Some(entry) = entry else { return Ok(None) };
     match record::decode_lease(entry) {
-        Ok(lease) => Ok(Some(lease).filter(|lease| lease.value.is_bound_to(&request.container))),
+        Ok(lease) => {
+            Ok(Some(lease).filter(|lease| lease.value.is_bound_to(&request.container, &request.node)))
+        }
         Err(error @ RecordError::Newer { .. }) => Err(error.into()),
         // Never deleted silently: `leasehold check` shows it.
         Err(error @ RecordError::Invalid { .. }) => {

@@ -28,7 +28,7 @@ pub use del::{Del, End, collect, del, end_by_container};
 use crate::{
     domain::{
         addr::Family,
-        lease::{LeaseId, Timestamp},
+        lease::{Holder, LeaseId, Timestamp},
         names::{BootId, ClusterName, ContainerId, NodeName, PoolName, StoreId},
         select::{Caller, Unusable},
     },
@@ -231,6 +231,14 @@ pub enum Refusal {
         node: NodeName,
         /// What makes it newer.
         why: String,
+    },
+    /// The sandbox's interface has a lease under another name.
+    #[error("container {container} has its lease as {holder}")]
+    OtherHolder {
+        /// The container.
+        container: ContainerId,
+        /// Whose lease it is.
+        holder: Holder,
     },
     /// Somebody answers on the pod's own address.
     #[error("{address} still answers at {mac}{}", .node.as_ref().map(|n| format!(" (last on node {n})")).unwrap_or_default())]

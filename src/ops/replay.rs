@@ -55,8 +55,10 @@ pub async fn replay<S: Store, W, C: Clock, L: Log>(
     let ctx =
         &Context { store, wire, clock, log, node, deadline: deadline.min(until), memory: memory.clone() };
     let store = store_id(ctx).await.map_err(Trouble::Store)?;
+    // What is not meant for this store costs nothing, and must not keep the rest from being told.
+    let mut told = 0;
     for (at, file) in files.iter().enumerate() {
-        if at >= most || Instant::now() >= until {
+        if told >= most || Instant::now() >= until {
             out.left += files.len() - at;
             break;
         }
@@ -77,6 +79,7 @@ pub async fn replay<S: Store, W, C: Clock, L: Log>(
             ifname: entry.ifname.clone(),
             holder: entry.holder.clone(),
         };
+        told += 1;
         match end_by_container(ctx, &request).await {
             Ok(end) if end.lease.is_none() && locked.age() < LINGER => out.lingering += 1,
             Ok(end) => {

@@ -12,6 +12,7 @@ use crate::{
     ops::Memory,
     store::{
         Compare, Entry, Read, Revision, Snapshot, Store, changes, keys,
+        keys::AttachmentId,
         record::{self, Frozen, Meta, RecordError, Stored},
     },
 };
@@ -49,6 +50,26 @@ impl View {
     }
 }
 
+/// An attachment has one lease: the same sandbox under another pod's name is a mistake of its caller. A key that
+/// points to a lease of another sandbox is stale, and stops nobody.
+async fn refuse_second_holder<S: Store, W, C, L>(
+    ctx: &Context<'_, S, W, C, L>,
+    other: &LeaseId,
+    attachment: &AttachmentId,
+) -> Result<(), Refusal> {
+    let snapshot = commit::read(ctx.store, &[Read::Get(keys::lease(other))], None, ctx.deadline).await?;
+    let lease = snapshot.entry(0).and_then(|entry| record::decode_lease(entry).ok());
+    match lease {
+        Some(lease) if lease.value.is_bound_to(&attachment.container, &attachment.node) => {
+            Err(Refusal::OtherHolder {
+                container: attachment.container.clone(),
+                holder: other.holder.clone(),
+            })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
 fn pool_of(name: &PoolName, entry: Option<&Entry>) -> Result<Result<Stored<Pool>, Unusable>, RecordError> {
     let Some(entry) = entry else { return Ok(Err(Unusable::Missing)) };
     debug_assert_eq!(keys::pool(name), entry.key);
@@ -66,6 +87,7 @@ pub(crate) async fn read<S: Store, W, C, L>(
     caller: &Caller,
     asked: Option<&Asked>,
     inline: bool,
+    attachment: &AttachmentId,
 ) -> Result<View, Refusal> {
     let serves: Vec<Serve> = if inline { Vec::new() } else { caller.serves() };
     let asked: &[PoolName] = if inline { &[] } else { asked.map_or(&[], |asked| &asked.pools) };
@@ -75,6 +97,8 @@ pub(crate) async fn read<S: Store, W, C, L>(
         Read::Get(keys::cluster(&caller.cluster)),
         Read::Get(keys::lease(id)),
     ];
+    let mine = reads.len();
+    reads.push(Read::Get(keys::attachment(attachment)));
     let first_serve = reads.len();
     reads.extend(serves.iter().map(|serve| Read::keys(keys::serve_of(serve))));
     let first_pool = reads.len();
@@ -85,6 +109,11 @@ pub(crate) async fn read<S: Store, W, C, L>(
     let frozen = snapshot.entry(1).map(record::decode_frozen);
     snapshot.entry(2).ok_or_else(|| Refusal::Unregistered(caller.cluster.clone()))?;
     let lease = snapshot.entry(3).map(record::decode_lease).transpose()?;
+    if let Some(other) = snapshot.entry(mine).and_then(|entry| record::decode_pointer(entry).ok())
+        && other != *id
+    {
+        refuse_second_holder(ctx, &other, attachment).await?;
+    }
     let index: Vec<(Serve, PoolName)> = (first_serve..first_pool)
         .flat_map(|at| snapshot.entries(at))
         .filter_map(|entry| keys::parse_serve(&entry.key))
