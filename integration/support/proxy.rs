@@ -209,7 +209,7 @@ impl Connection {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     #[track_caller]

@@ -346,8 +346,6 @@ impl Node {
                 && let Err(trouble) = ops::undo(&ctx, &added).await
             {
                 self.leave_entry(attachment, &format!("{error}; {trouble}"))?;
-            } else if store.is_in_doubt() {
-                self.leave_entry(attachment, &format!("{error}; a commit of it was not answered"))?;
             }
             return Err(error);
         }
