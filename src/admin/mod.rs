@@ -471,6 +471,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn b094_an_address_that_a_pod_has_does_not_become_the_gateway() {
+        let store = stocked().await;
+        let taken = pools::list(&store, &scope(), NOW).await.unwrap().1[0].counts.taken;
+        assert!(taken > 0);
+        let has = leases::list(&store, &scope(), &Filter::default(), NOW).await.unwrap().1;
+        let row = has.iter().find(|row| row.state == RowState::Bound || row.state == RowState::Held).unwrap();
+        let address = row.place.as_ref().unwrap().address;
+        let mut document = shop().document;
+        document.ranges[0].gateway = Some(address.to_string());
+        let before = store.dump();
+        let wanted = Wanted::read("test", document).unwrap();
+        assert!(matches!(
+            pools::apply(&store, &[wanted], Rules::default()).await,
+            Err(Error::Refused { .. })
+        ));
+        assert_eq!(store.dump(), before);
+    }
+
+    #[tokio::test]
     async fn b097_a_pool_of_a_64_is_counted_without_walking_it() {
         let store = MemoryStore::new();
         let huge = wanted(

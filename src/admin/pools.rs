@@ -244,6 +244,7 @@ fn plan(state: &Seen, wanted: &[Wanted], rules: Rules) -> Result<Vec<Step>, Erro
         }
         let mut warnings = item.pool.warnings();
         warnings.extend(overlaps(&item.pool, &after));
+        gateway_is_free(&item.pool, leases)?;
         let outside = leases
             .iter()
             .filter(|(_, place)| item.pool.range_of(place.address).is_none())
@@ -293,6 +294,21 @@ fn domain_change(
         Ok(old) if old.domain() == after.domain() => Ok(Vec::new()),
         Ok(old) => keeps_domain(&before.name, after, leases).map(|()| spans(old)),
         Err(_) => keeps_domain(&before.name, after, leases).map(|()| Vec::new()),
+    }
+}
+
+/// The gateway answers on its address: a pod that has it would take the network down.
+fn gateway_is_free(pool: &Pool, leases: &[(&LeaseId, Place)]) -> Result<(), Error> {
+    let is_gateway = |place: &Place| {
+        place.domain == *pool.domain()
+            && pool.ranges().iter().any(|range| range.gateway() == Some(place.address))
+    };
+    match leases.iter().find(|(_, place)| is_gateway(place)) {
+        Some((id, place)) => Err(Error::refused(
+            format!("pool {}: the gateway {} is leased to {}", pool.name(), place.address, id.holder),
+            "exclude the address first, and make it the gateway when its pod has another",
+        )),
+        None => Ok(()),
     }
 }
 
