@@ -21,7 +21,6 @@ fn name<T, E: std::fmt::Display>(
     name = "leasehold",
     version,
     about,
-    disable_version_flag = true,
     propagate_version = false,
     after_help = "Exit status: 0 done; 1 failed; 2 wrong usage; 3 done, and there is something to look at;\n4 refused, needs --force; 5 no such pool or lease.\n\nCalled by a container runtime (CNI_COMMAND is set) it is a CNI IPAM plugin: `ipam: {\"type\": \"leasehold\"}`."
 )]
