@@ -672,6 +672,20 @@ fn point_64_a_del_that_nobody_takes_fails_in_words_that_no_runtime_takes_for_suc
     }
 }
 
+/// The plugin knows no API server: not one that is down, and not one whose credentials have expired.
+#[test]
+fn b034_neither_add_nor_del_asks_an_api_server() {
+    require!(Part::Etcd(Version::V36));
+    let host = etcd_with_r4();
+    let dead =
+        [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", "1"), ("KUBECONFIG", "/none")];
+    let with =
+        |call: Call| dead.iter().fold(call.pod("shop/db-0"), |call, (name, value)| call.env(name, *value));
+    assert_eq!(with(Call::add(&host)).run().addresses().len(), 1);
+    with(Call::del(&host)).run().is_silent();
+    ground::is_empty(&host);
+}
+
 #[test]
 fn point_58_b026_del_of_what_is_not_there_is_a_success() {
     require!(Part::Etcd(Version::V36));

@@ -855,3 +855,21 @@ fn each_member_says_how_it_is() {
         let _ = eventually("the store to answer", || block(read_and_commit(&store)).ok());
     }
 }
+
+/// A member that is cut off from the others must not answer from what it last knew.
+#[test]
+fn b114_a_member_without_its_majority_answers_no_read() {
+    require!(Part::Etcd(Version::V36));
+    let etcd = Etcd::with(Version::V36).members(3).start();
+    let alone = EtcdStore::open(settings(&[etcd.endpoint(0)])).unwrap();
+    let key = Key::new("v1/meta");
+    let reads = [Read::Get(key)];
+    block(async {
+        assert!(alone.read(&reads, None).await.is_ok());
+        etcd.freeze(1);
+        etcd.freeze(2);
+        // It may still lead for a moment, but it cannot prove it.
+        let answer = alone.read(&reads, None).await;
+        assert!(matches!(answer, Err(StoreError::NotReached { .. })), "{answer:?}");
+    });
+}

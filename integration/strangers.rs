@@ -116,7 +116,7 @@ fn of_two_families_a_stranger_has_one() {
 }
 
 #[test]
-fn a_pod_is_told_who_has_its_address() {
+fn b120_a_pod_is_told_who_has_its_address_and_no_link_is_touched() {
     require!(Part::Root, Part::Etcd(Version::V36));
     for (start, end) in [("10.0.0.10", "10.0.0.13"), ("fd00::10", "fd00::13")] {
         let bed = Bed::new(start, end, json!({}));

@@ -96,7 +96,7 @@ async fn a_first_add_leases_an_address_in_one_commit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b021_the_same_container_of_a_pod_is_answered_again_without_a_write() {
+async fn b021_b113_the_same_container_of_a_pod_is_answered_again_without_a_write() {
     let world = World::new(&[r4()]);
     let n1 = world.node("n1");
     let first = n1.add("shop/web", "c1").await.unwrap();
@@ -1238,4 +1238,27 @@ async fn entries_of_another_store_do_not_keep_the_others_from_being_told() {
     std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!((done.ended, done.left), (1, replay::SOME));
     assert_eq!(world.lease("shop/a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn b025_a_pod_restarts_before_its_old_sandbox_is_gone() {
+    let world = World::new(&[sticky(r2())]);
+    let n1 = world.node("n1");
+    let (zero, one) = (n1.gets("shop/db-0", "a1").await, n1.gets("shop/db-1", "b1").await);
+    assert_eq!(n1.gets("shop/db-0", "a2").await, zero);
+    assert!(!n1.del("shop/db-0", "a1").await, "the old sandbox's DEL comes late");
+    assert_eq!(n1.gets("shop/db-1", "b2").await, one);
+    world.audit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn b100_the_last_address_of_a_family_goes_and_comes_again() {
+    let world = World::new(&[dual()]);
+    let n1 = world.node("n1");
+    for round in 0..3 {
+        let (pod, container) = (format!("shop/a{round}"), format!("c{round}"));
+        assert!(n1.gets(&pod, &container).await.contains(" fd00:9::1"));
+        assert!(n1.del(&pod, &container).await);
+        world.audit();
+    }
 }

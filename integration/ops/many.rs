@@ -69,7 +69,7 @@ async fn a_thousand_at_once_on_exactly_a_thousand() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b077_b078_64_nodes_with_50_pods_each_and_then_churn() {
+async fn b077_b078_b088_64_nodes_with_50_pods_each_and_then_churn() {
     let world = Arc::new(World::of(MemoryStore::with_jitter(11), &[pool("p", &["10.0.0.0/20"])]));
     let (all, _) = at_once(&world, 0, 3_200).await;
     assert_eq!(all.len(), 3_200);
@@ -144,4 +144,14 @@ async fn many_runs_of_one_pod_leave_one_lease() {
     assert!(good >= 1);
     assert_eq!(world.show().lines().count(), 3, "{}", world.show());
     world.audit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn b085_b086_many_at_once_cost_few_calls_each_however_full_the_pool_is() {
+    // 128 pods with 16 attachments each, on a /20; then as many on what is left of it.
+    let world = Arc::new(World::new(&[pool("lan", &["10.8.0.0/20"])]));
+    let (first, early) = at_once(&world, 0, 2_048).await;
+    let (second, late) = at_once(&world, 2_048, 1_800).await;
+    assert!(first.is_disjoint(&second));
+    assert!(early.per_add() <= 5.0 && late.per_add() <= 5.0, "{} {}", early.per_add(), late.per_add());
 }

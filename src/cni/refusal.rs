@@ -216,3 +216,166 @@ pub(super) fn of(refusal: &Refusal) -> Error {
         Refusal::Check(text) => failure(Code::LeaseMissing, text.as_str(), ""),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        domain::{
+            names::{ClusterName, ContainerId, Namespace, NetworkName, NodeName, PodName, PoolName},
+            select::Caller,
+        },
+        ops::Usage,
+        store::{Revision, record::RecordError},
+    };
+
+    #[track_caller]
+    fn case(refusal: &Refusal, code: u32, text: &str) {
+        let error = of(refusal);
+        assert_eq!((error.code().number(), error.to_string().as_str()), (code, text));
+    }
+
+    fn pool() -> PoolName {
+        PoolName::new("shop-db").unwrap()
+    }
+
+    fn node() -> NodeName {
+        NodeName::new("n1").unwrap()
+    }
+
+    /// Every refusal as kubelet shows it: what, which, and what to do.
+    #[test]
+    fn b133_every_refusal_says_what_which_and_what_to_do() {
+        let holder =
+            Holder::Pod { namespace: Namespace::new("shop").unwrap(), name: PodName::new("db-0").unwrap() };
+        let caller = Caller {
+            cluster: ClusterName::new("prod").unwrap(),
+            node: node(),
+            labels: Vec::new(),
+            network: NetworkName::new("lan").unwrap(),
+            holder: holder.clone(),
+        };
+        let not_here = Unusable::Node { node: node(), accepted: vec!["m*".into()] };
+        let address = "10.0.0.1".parse().unwrap();
+        let usage = Usage { pool: "shop-db".into(), family: None, used: 2, total: 2 };
+        let container = ContainerId::new("c1").unwrap();
+        case(
+            &StoreError::NotReached { reason: "http://a: refused".into() }.into(),
+            11,
+            "the store cannot be reached; http://a: refused",
+        );
+        let waited = Duration::from_secs(1);
+        let unanswered =
+            StoreError::Unanswered { endpoint: "http://a".into(), waited, reason: "no leader".into() };
+        case(&unanswered.into(), 11, "the store did not answer; http://a: no leader");
+        case(
+            &StoreError::Refused { endpoint: "http://a".into(), reason: "denied".into() }.into(),
+            11,
+            "the store refused the request; http://a: denied; look at the user, its roles and the certificate: leasehold doctor",
+        );
+        case(
+            &StoreError::Credentials { path: "/ca.pem".into(), reason: "expired".into() }.into(),
+            7,
+            "a credential of the store cannot be used; /ca.pem: expired",
+        );
+        case(
+            &StoreError::Compacted(Revision(5)).into(),
+            11,
+            "the store was compacted meanwhile; revision 5 is compacted",
+        );
+        case(
+            &RecordError::Newer { key: "v1/meta".into(), found: 2 }.into(),
+            11,
+            "a record of the store cannot be used; record v1/meta has version 2, this leasehold knows up to 1: upgrade it on this node; look at it with: leasehold check",
+        );
+        case(
+            &Refusal::Empty,
+            7,
+            "the store holds no leasehold data under this prefix; register the cluster first: leasehold cluster add NAME --uid UID (the UID of namespace kube-system)",
+        );
+        case(
+            &Refusal::Unregistered(caller.cluster.clone()),
+            7,
+            "cluster prod is not registered; leasehold cluster add prod --uid \"$(kubectl get namespace kube-system -o jsonpath='{.metadata.uid}')\"",
+        );
+        let no_pool = Refusal::NoPool {
+            caller: Box::new(caller),
+            looked_for: vec!["shop/db-0".into(), "shop/db".into()],
+            near: vec![(pool(), not_here.clone())],
+        };
+        case(
+            &no_pool,
+            7,
+            "no pool serves shop/db-0 on network lan; looked for shop/db-0, shop/db; pool shop-db: not for node n1 (nodes: m*); make one: leasehold pool create NAME --network lan --subnet CIDR --range A-B --serves shop/WORKLOAD",
+        );
+        case(
+            &Refusal::PoolRefused { pool: pool(), by: "args.cni.pool".into(), reason: Unusable::Missing },
+            7,
+            "pool shop-db may not be used; there is no such pool; it was asked for by args.cni.pool; see: leasehold pool list",
+        );
+        case(
+            &Refusal::InlineRefused,
+            7,
+            "ranges in the ipam block are not allowed on this node; they belong to pools in the store (leasehold pool create), or set \"inlineRanges\": \"allow\" in the host file",
+        );
+        case(
+            &Refusal::Frozen { why: "restored".into(), by: "node n1".into() },
+            11,
+            "the store is frozen: no new address is leased; restored (by node n1); when it is safe: leasehold thaw",
+        );
+        case(
+            &Refusal::Full { pools: vec![usage], suspects: vec!["10.0.0.1 shop/db-1 held".into()] },
+            11,
+            "pool shop-db is full (2 of 2); not in use by a running sandbox: 10.0.0.1 shop/db-1 held; widen the pool, or see: leasehold pool list, leasehold lease list",
+        );
+        case(
+            &Refusal::Contention { conflicts: 3 },
+            11,
+            "could not commit before the deadline, 3 conflicts; others were faster each time; the pool is not full",
+        );
+        case(
+            &Refusal::NewerSandbox { container: container.clone(), node: node(), why: "it is new".into() },
+            11,
+            "a newer sandbox of this pod has its lease; container c1 on node n1: it is new",
+        );
+        case(
+            &Refusal::OtherHolder { container, holder },
+            11,
+            "container c1 has an address on this interface, leased to shop/db-0; one attachment has one lease: DEL it first",
+        );
+        case(
+            &Refusal::StillAnswers { address, mac: "02:00:00:00:00:01".into(), node: Some(node()) },
+            11,
+            "10.0.0.1 is this pod's, but 02:00:00:00:00:01 still answers on it; fence the old sandbox first, last leased on node n1; as soon as it is silent the pod gets its address",
+        );
+        case(
+            &Refusal::CannotProbe { address, reason: "eth9: no such link".into() },
+            11,
+            "cannot ask the wire whether 10.0.0.1 is in use; eth9: no such link",
+        );
+        case(
+            &Refusal::WrongNode { pool: pool(), address, reason: not_here },
+            11,
+            "10.0.0.1 is kept for this pod, but pool shop-db is not for node n1 (nodes: m*); pin the pod to the pool's nodes with nodeAffinity, or release the address: leasehold lease release",
+        );
+        case(
+            &Refusal::ReservedUnfit { address, reason: "its pool moved".into() },
+            11,
+            "10.0.0.1 is reserved for this pod and cannot be given: its pool moved; release or move the reservation: leasehold lease release, leasehold lease move",
+        );
+        let (by, pools) = ("CNI_ARGS".to_owned(), vec!["shop-db".to_owned()]);
+        case(
+            &Refusal::RequestedOutside { address, by: by.clone(), pools },
+            100,
+            "requested address 10.0.0.1 is in no pool that may be used; asked for by CNI_ARGS; pools: shop-db",
+        );
+        case(
+            &Refusal::RequestedTaken { address, by, reason: "shop/db-1 has it".into() },
+            100,
+            "requested address 10.0.0.1 is not free; shop/db-1 has it; asked for by CNI_ARGS",
+        );
+        case(&Refusal::Check("there is no lease".into()), 101, "there is no lease");
+    }
+}

@@ -43,7 +43,7 @@ mod tests {
     const A: Mac = Mac([2, 0, 0, 0, 0, 0xa]);
 
     #[test]
-    fn a_probe_is_the_packet_of_rfc_5227() {
+    fn b121_a_probe_is_the_packet_of_rfc_5227_and_poisons_no_cache() {
         let frame = probe(A, Ipv4Addr::new(10, 0, 0, 7));
         let expected = [
             0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 0xa, 8, 6, // Ethernet
