@@ -672,6 +672,52 @@ fn point_64_a_del_that_nobody_takes_fails_in_words_that_no_runtime_takes_for_suc
     }
 }
 
+// Bad input, a row each of the design's table, on the built program
+
+#[test]
+fn bad_input_an_unknown_key_in_ipam_is_2_and_names_the_nearest_but_stops_no_end() {
+    require!(Part::Etcd(Version::V36));
+    let host = etcd_with_r4();
+    Call::add(&host).pod("shop/a").run().result();
+    let text = Call::add(&host).pod("shop/b").container("b").ipam("pol", "r4").run().error_text(2);
+    assert!(text.contains("pol") && text.contains("r4") && text.contains("pool"), "{text}");
+    assert_eq!(ground::leases(&host).len(), 1, "nothing was leased");
+    Call::status(&host).version("1.1.0").ipam("pol", "r4").run().is_silent();
+    Call::del(&host).pod("shop/a").ipam("pol", "r4").run().is_silent();
+    ground::is_empty(&host);
+}
+
+#[test]
+fn bad_input_a_pod_that_no_pool_serves_is_7_with_all_names_and_the_command() {
+    require!(Part::Etcd(Version::V36));
+    let host = ground::on_etcd();
+    let text = Call::add(&host).pod("shop/web-0").network("elsewhere").run().error_text(7);
+    for part in ["network elsewhere", "shop/web-0", "shop/web,", "shop/*", "*/*", "leasehold pool create"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn bad_input_faults_of_inline_ranges_name_field_and_value() {
+    let host = HostFile::local();
+    let cases = [
+        (
+            json!([[{ "subnet": "10.0.0.0/24", "rangeStart": "10.0.0.9", "rangeEnd": "10.0.0.5" }]]),
+            "10.0.0.9",
+        ),
+        (json!([[{ "subnet": "10.0.0.0/24", "rangeStart": "10.9.0.9" }]]), "10.9.0.9"),
+        (json!([[{ "subnet": "10.0.0.0/24", "rangeEnd": "fd00::9" }]]), "fd00::9"),
+        (json!([[{ "subnet": "10.0.0.0/24", "gateway": "10.7.0.1" }]]), "10.7.0.1"),
+        (json!([[{ "subnet": "10.0.0.1/24" }]]), "10.0.0.1/24"),
+        (json!([[{ "subnet": "10.0.0.0/32", "gateway": "10.0.0.0" }]]), "nothing usable"),
+        (json!([[{ "subnet": "10.0.0.0/24" }], [{ "subnet": "10.0.0.0/25" }]]), "overlap"),
+    ];
+    for (ranges, part) in cases {
+        let text = Call::add(&host).ipam("ranges", ranges).run().error_text(7);
+        assert!(text.contains("ranges[") && text.contains(part), "{part}: {text}");
+    }
+}
+
 /// The plugin knows no API server: not one that is down, and not one whose credentials have expired.
 #[test]
 fn b034_neither_add_nor_del_asks_an_api_server() {
