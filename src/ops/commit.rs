@@ -12,8 +12,7 @@ const UNREACHED_FOR: Duration = Duration::from_secs(3);
 /// Between tries when nobody can be reached.
 const PAUSE: Duration = Duration::from_millis(100);
 
-fn too_late(deadline: Instant) -> StoreError {
-    let _ = deadline;
+fn too_late() -> StoreError {
     StoreError::NotReached { reason: "no endpoint answered before the deadline".into() }
 }
 
@@ -45,10 +44,10 @@ pub async fn read<S: Store>(
                 last = Some(error)
             }
             Ok(Err(error)) => return Err(error),
-            Err(_) => return Err(last.unwrap_or_else(|| too_late(deadline))),
+            Err(_) => return Err(last.unwrap_or_else(too_late)),
         }
         if given_up(tries, until, deadline) {
-            return Err(last.unwrap_or_else(|| too_late(deadline)));
+            return Err(last.unwrap_or_else(too_late));
         }
         sleep(PAUSE).await;
     }
@@ -72,7 +71,8 @@ pub enum Sent {
 /// # Errors
 /// [`StoreError::Unanswered`] if it may still land; any other error if it cannot.
 pub async fn surely<S: Store>(store: &S, txn: &Txn, deadline: Instant) -> Result<Sent, StoreError> {
-    let until = deadline.min(Instant::now() + UNREACHED_FOR);
+    let began = Instant::now();
+    let until = deadline.min(began + UNREACHED_FOR);
     let mut unanswered: Option<StoreError> = None;
     let mut tries = 0;
     loop {
@@ -89,7 +89,7 @@ pub async fn surely<S: Store>(store: &S, txn: &Txn, deadline: Instant) -> Result
             Err(_) => {
                 return Err(unanswered.unwrap_or_else(|| StoreError::Unanswered {
                     endpoint: "the store".into(),
-                    waited: UNREACHED_FOR,
+                    waited: began.elapsed(),
                     reason: "the deadline is over".into(),
                 }));
             }
@@ -107,7 +107,7 @@ pub async fn surely<S: Store>(store: &S, txn: &Txn, deadline: Instant) -> Result
             }
         }
         if Instant::now() + PAUSE >= deadline {
-            return Err(unanswered.unwrap_or_else(|| too_late(deadline)));
+            return Err(unanswered.unwrap_or_else(too_late));
         }
         sleep(PAUSE).await;
     }
