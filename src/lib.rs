@@ -18,6 +18,7 @@
 //! | [`telemetry`] | log lines and the audit trail, into a file | fail its caller |
 //! | [`ops`] | what a runtime wants: ADD, DEL, CHECK, GC; read, decide, commit, again on conflict, inside a deadline | parse, print, name etcd |
 //! | [`admin`] | what a person wants: pools, leases, clusters, audit and repair, explain | parse, print |
+//! | [`pods`] | the Kubernetes API: a complete list or an error, one live question at a time | decide, know the store |
 //! | [`host`] | this machine: its file, name, clocks, and the store that the file names | decide |
 //! | [`cni`] | edge 1: one request in, one JSON document out | know the command line |
 //! | [`cli`] | edge 2: arguments in, data on stdout, talk on stderr, an exit code | know the CNI edge |
@@ -70,6 +71,7 @@ pub mod domain;
 pub mod host;
 pub mod journal;
 pub mod ops;
+pub mod pods;
 pub mod probe;
 pub mod store;
 pub mod telemetry;

@@ -17,6 +17,7 @@
 pub mod addr;
 pub mod audit;
 pub mod choose;
+pub mod kubernetes;
 pub mod lease;
 pub mod names;
 pub mod nearest;
