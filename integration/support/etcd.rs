@@ -409,6 +409,8 @@ pub(crate) struct Certificates {
     pub(crate) client: (PathBuf, PathBuf),
     /// Right in all but its dates.
     pub(crate) expired_client: (PathBuf, PathBuf),
+    /// Of the group that a Kubernetes API lets do anything.
+    pub(crate) admin: (PathBuf, PathBuf),
     _folder: Folder,
 }
 
@@ -421,13 +423,14 @@ pub(crate) fn certificates() -> &'static Certificates {
               openssl ecparam -genkey -name prime256v1 -noout -out $1.key
               openssl req -x509 -new -key $1.key -subj /CN=$1 -days 30 -out $1.crt
             }
-            leaf() { # name, days
+            leaf() { # name, days, subject
               openssl ecparam -genkey -name prime256v1 -noout -out $1.key
-              openssl req -new -key $1.key -subj /CN=$1 |
+              openssl req -new -key $1.key -subj ${3:-/CN=$1} |
                 openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -days $2 -extfile extensions -out $1.crt
             }
             printf 'subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n' >extensions
             authority ca; authority other-ca; leaf server 30; leaf client 30; leaf expired -1
+            leaf admin 30 /O=system:masters/CN=admin
         "#;
         run(Command::new("/bin/sh").args(["-c", script]).current_dir(folder.path()), b"").success();
         let file = |name: &str| folder.path().join(name);
@@ -438,6 +441,7 @@ pub(crate) fn certificates() -> &'static Certificates {
             server: pair("server"),
             client: pair("client"),
             expired_client: pair("expired"),
+            admin: pair("admin"),
             _folder: folder,
         }
     });

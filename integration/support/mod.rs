@@ -1,6 +1,7 @@
-//! What the tests stand on: real etcds, faults between them and us, a LAN of network namespaces, calls as a runtime
-//! makes them. Each piece ends what it started, by its own process id or name, when it is dropped.
+//! What the tests stand on: real etcds, a real Kubernetes API, faults between them and us, a LAN of network namespaces,
+//! calls as a runtime makes them. Each piece ends what it started, by its own process id or name, when it is dropped.
 
+pub(crate) mod apiserver;
 pub(crate) mod call;
 pub(crate) mod door;
 pub(crate) mod etcd;
@@ -12,4 +13,5 @@ pub(crate) mod parts;
 pub(crate) mod port;
 pub(crate) mod process;
 pub(crate) mod proxy;
+pub(crate) mod rest;
 pub(crate) mod wire;

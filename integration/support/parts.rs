@@ -45,11 +45,18 @@ impl Plugins {
     }
 }
 
+/// kube-apiserver or kubectl.
+pub(crate) fn kubernetes(program: &str) -> PathBuf {
+    built("kubernetes-1.34").join(program)
+}
+
 /// What a test cannot do without.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     Etcd(Version),
     Plugins(Plugins),
+    /// The Kubernetes API, and the etcd below it.
+    Apiserver,
     /// Root, with the capabilities to make network namespaces and interfaces.
     Root,
     Program(&'static str),
@@ -61,6 +68,9 @@ impl Part {
         match self {
             Self::Etcd(version) => absent(&version.program("etcd")),
             Self::Plugins(plugins) => absent(&plugins.folder().join("macvlan")),
+            Self::Apiserver => absent(&kubernetes("kube-apiserver"))
+                .or_else(|| absent(&kubernetes("kubectl")))
+                .or_else(|| absent(&Version::V36.program("etcd"))),
             Self::Root => {
                 (!may_administer_network()).then(|| "not root with CAP_NET_ADMIN and CAP_SYS_ADMIN".into())
             }

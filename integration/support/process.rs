@@ -17,13 +17,18 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Looks until there is something to see.
 #[track_caller]
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    within(PATIENCE, look).unwrap_or_else(|| panic!("waited {PATIENCE:?} in vain: {what}"))
+}
+
+/// The same with a patience of its own, and nothing if there is nothing to see.
+pub(crate) fn within<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let start = Instant::now();
     loop {
-        if let Some(seen) = look() {
+        let seen = look();
+        if seen.is_some() || start.elapsed() > patience {
             return seen;
         }
-        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
