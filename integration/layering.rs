@@ -81,6 +81,12 @@ const ROWS: &[Row] = &[
     .not(PURE),
     row("domain::choose", &["domain::addr", "domain::names", "domain::pool", "domain::lease"]).not(PURE),
     row("domain::kubernetes", &["domain::lease", "domain::names"]).not(PURE),
+    row(
+        "domain::reap",
+        &["domain::names", "domain::pool", "domain::lease", "domain::workload", "domain::kubernetes"],
+    )
+    .whole()
+    .not(PURE),
     row("domain::audit", &["domain::addr", "domain::names", "domain::pool", "domain::lease"]).not(PURE),
     // the Kubernetes API; its types and its client end there
     row("pods", &["domain::*"]).whole().not(&["etcd_client", "tonic", "clap"]),

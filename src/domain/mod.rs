@@ -22,5 +22,6 @@ pub mod lease;
 pub mod names;
 pub mod nearest;
 pub mod pool;
+pub mod reap;
 pub mod select;
 pub mod workload;

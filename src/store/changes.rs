@@ -11,8 +11,9 @@
 //! | [`rebind`] | L=r | put L |
 //! | [`decline`] | A=0 R=r | put R with the MAC |
 //! | [`refresh_released`] | A=0 R=r | put R with the time of now |
-//! | [`unbind`] (DEL, journal, GC, undo, a verdict) | L=r | sticky, reserved: put L, del T; other: del L T A, put R |
-//! | [`give_back`] (a person, a verdict on a held lease) | L=r | del L T A, put R |
+//! | [`unbind`] (DEL, journal, GC, undo) | L=r | sticky, reserved: put L, del T; other: del L T A, put R |
+//! | [`give_back`] (a person) | L=r | del L T A, put R |
+//! | [`reap`] (a verdict) | L=r | bound: as [`unbind`], unconfirmed; held: as [`give_back`], the mark as it was |
 //! | [`note`] | L=r | put L |
 //! | [`forget`] | R=r (not marked) | del R |
 //! | [`reserve`] | L=0 A=0 R=0 or =r, P | put L A, del R |
@@ -33,9 +34,10 @@ use super::{
     record::{self, Frozen, PoolDocument, Stored},
 };
 use crate::domain::{
-    lease::{Binding, Declined, Holder, Lease, LeaseId, LeasedAddress, Released, Stamp, Timestamp},
+    lease::{Binding, Declined, Holder, Lease, LeaseId, LeasedAddress, Released, Seen, Stamp, Timestamp},
     names::{ClusterName, DomainName, PoolName},
     pool::{Pool, Serve},
+    reap::Confirmed,
 };
 
 /// An address to be taken, and its released key as it was read.
@@ -220,6 +222,9 @@ pub fn unbind(old: &Stored<Lease>, unconfirmed: bool, now: Timestamp) -> Txn {
     lease.binding = Binding::Idle(old.value.last().cloned());
     lease.since = now;
     lease.unconfirmed = unconfirmed;
+    // It was the pod that was missed; from now on it is the controller that may be.
+    let controller = lease.seen.take().and_then(|seen| seen.controller);
+    lease.seen = controller.map(|controller| Seen { controller: Some(controller), missed: None });
     let mut txn = note(old, &lease);
     txn.detach(&old.value);
     txn
@@ -238,6 +243,19 @@ pub fn give_back(old: &Stored<Lease>, unconfirmed: bool, now: Timestamp) -> Txn 
         txn.free(address, &released);
     }
     txn
+}
+
+/// The reaper ends a lease: this is its only way. `None` if the lease is no longer the one that was judged.
+#[must_use]
+pub fn reap(confirmed: &Confirmed, old: &Stored<Lease>, now: Timestamp) -> Option<Txn> {
+    if *confirmed.lease() != old.value {
+        return None;
+    }
+    Some(match old.value.binding {
+        // No DEL has told that nobody answers any more.
+        Binding::Bound(_) => unbind(old, true, now),
+        Binding::Idle(_) => give_back(old, old.value.unconfirmed, now),
+    })
 }
 
 /// A stranger answers on a free address. Without a released key (a fresh address, probed) one is made.
