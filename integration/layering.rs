@@ -93,7 +93,8 @@ const ROWS: &[Row] = &[
     row("probe", &[]).whole().not(&["etcd_client", "kube", "clap", "serde"]),
     row("store", &["domain::*"]).not(STORE),
     row("store::keys", &["domain::*", "store"]).not(STORE),
-    row("store::record", &["domain::*", "store", "store::keys"]).not(STORE),
+    row("store::json", &[]).not(STORE),
+    row("store::record", &["domain::*", "store", "store::keys", "store::json"]).not(STORE),
     row("store::changes", &["domain::*", "store", "store::keys", "store::record"]).not(STORE),
     row("store::repairs", &["domain::*", "store", "store::keys", "store::record", "store::changes"])
         .not(STORE),

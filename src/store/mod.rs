@@ -16,6 +16,7 @@
 pub mod any;
 pub mod changes;
 pub mod etcd;
+mod json;
 pub mod keys;
 pub mod local;
 pub mod record;

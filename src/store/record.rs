@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use super::{
     Entry, Key, Revision,
+    json::{Json, Object},
     keys::{lease_path, parse_lease, parse_lease_path},
 };
 use crate::domain::{
@@ -62,12 +63,12 @@ pub struct Stored<T> {
     pub raw: Vec<u8>,
 }
 
-fn object(entry: &Entry) -> Result<Map<String, Value>, RecordError> {
+fn object(entry: &Entry) -> Result<Object<'_>, RecordError> {
     let invalid = |reason: String| RecordError::Invalid { key: entry.key.to_string(), reason };
-    let value: Value = serde_json::from_slice(&entry.value).map_err(|error| invalid(error.to_string()))?;
-    let Value::Object(map) = value else { return Err(invalid("not a JSON object".into())) };
+    let value: Json<'_> = serde_json::from_slice(&entry.value).map_err(|error| invalid(error.to_string()))?;
+    let Json::Object(map) = value else { return Err(invalid("not a JSON object".into())) };
     let version = match map.get("v") {
-        None | Some(Value::Null) => 0,
+        None | Some(Json::Null) => 0,
         Some(v) => v.as_u64().ok_or_else(|| invalid(format!("v is {v}")))?,
     };
     if version > VERSION {
@@ -79,7 +80,7 @@ fn object(entry: &Entry) -> Result<Map<String, Value>, RecordError> {
 /// Reads the fields of one record; what is wrong is said with the field's name.
 struct Fields<'a> {
     key: &'a Key,
-    map: &'a Map<String, Value>,
+    map: &'a Object<'a>,
 }
 
 impl Fields<'_> {
@@ -89,9 +90,9 @@ impl Fields<'_> {
 
     fn text(&self, field: &str) -> Result<Option<&str>, RecordError> {
         match self.map.get(field) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) if text.is_empty() => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
+            None | Some(Json::Null) => Ok(None),
+            Some(Json::Text(text)) if text.is_empty() => Ok(None),
+            Some(Json::Text(text)) => Ok(Some(text)),
             Some(other) => Err(self.invalid(field, format!("{other} is no text"))),
         }
     }
@@ -110,8 +111,8 @@ impl Fields<'_> {
 
     fn flag(&self, field: &str) -> Result<bool, RecordError> {
         match self.map.get(field) {
-            None | Some(Value::Null) => Ok(false),
-            Some(Value::Bool(flag)) => Ok(*flag),
+            None | Some(Json::Null) => Ok(false),
+            Some(Json::Bool(flag)) => Ok(*flag),
             Some(other) => Err(self.invalid(field, format!("{other} is neither true nor false"))),
         }
     }
@@ -216,20 +217,28 @@ pub fn encode_lease(lease: &Lease, previous: Option<&[u8]>) -> Vec<u8> {
     )
 }
 
-/// Reads a lease.
+/// Reads a lease that may be written again.
 ///
 /// # Errors
 /// [`RecordError`].
 pub fn decode_lease(entry: &Entry) -> Result<Stored<Lease>, RecordError> {
+    Ok(Stored { value: read_lease(entry)?, revision: entry.revision, raw: entry.value.clone() })
+}
+
+/// Reads a lease.
+///
+/// # Errors
+/// [`RecordError`].
+pub fn read_lease(entry: &Entry) -> Result<Lease, RecordError> {
     let map = object(entry)?;
     let fields = Fields { key: &entry.key, map: &map };
     let id = fields.need("key", parse_lease(&entry.key))?;
-    let Some(Value::Array(list)) = map.get("addresses") else {
+    let Some(Json::List(list)) = map.get("addresses") else {
         return Err(fields.invalid("addresses", "is no list"));
     };
     let mut addresses = Vec::with_capacity(list.len());
     for item in list {
-        let Value::Object(item) = item else {
+        let Json::Object(item) = item else {
             return Err(fields.invalid("addresses", format!("{item} is no object")));
         };
         let item = Fields { key: &entry.key, map: item };
@@ -252,7 +261,7 @@ pub fn decode_lease(entry: &Entry) -> Result<Stored<Lease>, RecordError> {
     let node = fields.name("node", |t| NodeName::new(t))?;
     let since = fields.time("since")?;
     let at = fields.time("at")?;
-    let clock = map.get("bootClock").and_then(Value::as_u64).unwrap_or(0);
+    let clock = map.get("bootClock").and_then(Json::as_u64).unwrap_or(0);
     let stamp = match (container, node) {
         (Some(container), Some(node)) => Some(Stamp {
             container,
@@ -278,7 +287,7 @@ pub fn decode_lease(entry: &Entry) -> Result<Stored<Lease>, RecordError> {
     let seen =
         Seen { controller: fields.text("controller")?.map(Into::into), missed: fields.time("missedAt")? };
     let since = since.or(at).unwrap_or(Timestamp(0));
-    let value = Lease {
+    Ok(Lease {
         id,
         addresses,
         binding,
@@ -288,8 +297,7 @@ pub fn decode_lease(entry: &Entry) -> Result<Stored<Lease>, RecordError> {
         reserved,
         unconfirmed: fields.flag("unconfirmed")?,
         seen: (seen != Seen::default()).then_some(seen),
-    };
-    Ok(Stored { value, revision: entry.revision, raw: entry.value.clone() })
+    })
 }
 
 /// The bytes of an address key that a lease holds, and of an attachment key.
@@ -322,7 +330,7 @@ pub fn encode_device(reason: &str, since: Timestamp) -> Vec<u8> {
 pub fn decode_address(entry: &Entry) -> Result<AddressHolder, RecordError> {
     let map = object(entry)?;
     let fields = Fields { key: &entry.key, map: &map };
-    if map.contains_key("lease") {
+    if map.get("lease").is_some() {
         return decode_pointer(entry).map(AddressHolder::Lease);
     }
     let reason = fields.need("reason", fields.text("reason")?)?.to_owned();
@@ -357,8 +365,8 @@ pub fn decode_released(entry: &Entry) -> Result<Stored<Released>, RecordError> {
     let map = object(entry)?;
     let fields = Fields { key: &entry.key, map: &map };
     let declined = match map.get("declined") {
-        None | Some(Value::Null) => None,
-        Some(Value::Object(inner)) => {
+        None | Some(Json::Null) => None,
+        Some(Json::Object(inner)) => {
             let inner = Fields { key: &entry.key, map: inner };
             Some(Declined {
                 mac: inner.need("declined.mac", inner.text("mac")?)?.to_owned(),
@@ -411,7 +419,7 @@ pub fn encode_meta(meta: &Meta) -> Vec<u8> {
 pub fn decode_meta(entry: &Entry) -> Result<Meta, RecordError> {
     let map = object(entry)?;
     let fields = Fields { key: &entry.key, map: &map };
-    if let Some(found) = map.get("schema").and_then(Value::as_u64).filter(|schema| *schema > VERSION) {
+    if let Some(found) = map.get("schema").and_then(Json::as_u64).filter(|schema| *schema > VERSION) {
         return Err(RecordError::Newer { key: entry.key.to_string(), found });
     }
     Ok(Meta { store: fields.need("store", fields.name("store", |t| StoreId::new(t))?)? })
@@ -439,18 +447,13 @@ pub fn encode_frozen(frozen: &Frozen) -> Vec<u8> {
 /// Reads `v1/frozen`. Whatever stands there freezes: what cannot be read is the reason then.
 #[must_use]
 pub fn decode_frozen(entry: &Entry) -> Frozen {
-    let text = |map: &Map<String, Value>, field: &str| {
-        map.get(field).and_then(Value::as_str).unwrap_or("unknown").to_owned()
-    };
+    let text =
+        |map: &Object<'_>, field: &str| map.get(field).and_then(Json::as_str).unwrap_or("unknown").to_owned();
     match object(entry) {
         Ok(map) => Frozen {
             why: text(&map, "why"),
             by: text(&map, "by"),
-            at: map
-                .get("at")
-                .and_then(Value::as_str)
-                .and_then(|t| parse_time(t).ok())
-                .unwrap_or(Timestamp(0)),
+            at: map.get("at").and_then(Json::as_str).and_then(|t| parse_time(t).ok()).unwrap_or(Timestamp(0)),
         },
         Err(error) => Frozen { why: error.to_string(), by: "unknown".into(), at: Timestamp(0) },
     }
