@@ -28,7 +28,7 @@ pub(crate) async fn run(site: &Site, global: &Global, command: &LeaseCommand) ->
             list(global, args.watch.watch, || async {
                 let now = now();
                 let (revision, rows) = leases::list(&site.store, &site.scope, &filter, now).await?;
-                Ok(listing(revision, &rows, now, global.output, args.watch.watch))
+                Ok(listing(revision, rows, now, global.output, args.watch.watch))
             })
             .await
         }
@@ -68,14 +68,14 @@ pub(crate) async fn run(site: &Site, global: &Global, command: &LeaseCommand) ->
 
 fn listing(
     revision: crate::store::Revision,
-    rows: &[leases::Row],
+    rows: Vec<leases::Row>,
     now: Timestamp,
     format: Format,
     watch: bool,
 ) -> Listing {
     // 65 000 rows: what is neither printed nor compared is not made.
     let documents = format == Format::Json || format == Format::Yaml;
-    let rows = rows.iter().map(|row| ListRow {
+    let of = |row: &leases::Row| ListRow {
         cells: if documents && !watch {
             Vec::new()
         } else {
@@ -83,8 +83,13 @@ fn listing(
         },
         name: if format == Format::Name || watch { data::lease_name(row) } else { String::new() },
         json: if documents || watch { data::lease_json(row) } else { serde_json::Value::Null },
-    });
-    Listing { revision, columns: data::LEASES, rows: rows.collect() }
+    };
+    let listing = Listing { revision, columns: data::LEASES, rows: rows.iter().map(of).collect() };
+    if !watch {
+        // The process ends with it: rows are not taken apart for that.
+        std::mem::forget(rows);
+    }
+    listing
 }
 
 fn filter(global: &Global, args: &LeaseList) -> Result<Filter, Failure> {

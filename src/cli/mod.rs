@@ -237,7 +237,7 @@ impl Listing {
                     say(&format!("revision {}", self.revision.0));
                 }
                 let rows: Vec<Vec<String>> = self.rows.into_iter().map(|row| row.cells).collect();
-                Ok(render::table(self.columns, &rows, wide, headers && !global.no_headers))
+                Ok(render::table(self.columns, rows, wide, headers && !global.no_headers))
             }
             Format::Name => {
                 // A lease of two families has two rows, far apart.

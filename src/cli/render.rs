@@ -46,9 +46,17 @@ pub(crate) const fn wide(name: &'static str) -> Column {
 const GAP: usize = 3;
 
 /// Lays out a table. Empty cells are `-`, but in the last column.
-pub(crate) fn table(columns: &[Column], rows: &[Vec<String>], with_wide: bool, headers: bool) -> String {
-    let rows: Vec<Vec<String>> =
-        rows.iter().map(|row| row.iter().map(|cell| visible(cell, "").into_owned()).collect()).collect();
+pub(crate) fn table(
+    columns: &[Column],
+    mut rows: Vec<Vec<String>>,
+    with_wide: bool,
+    headers: bool,
+) -> String {
+    for cell in rows.iter_mut().flatten() {
+        if let Cow::Owned(changed) = visible(cell, "") {
+            *cell = changed;
+        }
+    }
     let shown: Vec<usize> = (0..columns.len()).filter(|i| with_wide || !columns[*i].wide).collect();
     let last = shown.last().copied().unwrap_or(0);
     let widths: Vec<usize> = columns
@@ -60,6 +68,7 @@ pub(crate) fn table(columns: &[Column], rows: &[Vec<String>], with_wide: bool, h
             cells.max().unwrap_or(0).max(header).max(1)
         })
         .collect();
+    let blank = " ".repeat(widths.iter().max().copied().unwrap_or(0) + GAP);
     let mut out =
         String::with_capacity((rows.len() + 1) * (widths.iter().sum::<usize>() + GAP * widths.len()));
     let mut line = |cells: &[&str]| {
@@ -68,20 +77,14 @@ pub(crate) fn table(columns: &[Column], rows: &[Vec<String>], with_wide: bool, h
             let cell = cells.get(*index).copied().unwrap_or_default();
             let cell = if cell.is_empty() && *index != last { "-" } else { cell };
             let padding = widths[*index].saturating_sub(cell.chars().count());
-            match columns[*index].side {
-                Side::Left => {
-                    out.push_str(cell);
-                    if *index != last {
-                        out.extend(std::iter::repeat_n(' ', padding));
-                    }
-                }
-                Side::Right => {
-                    out.extend(std::iter::repeat_n(' ', padding));
-                    out.push_str(cell);
-                }
-            }
+            let (before, after) = match columns[*index].side {
+                Side::Left => (0, padding),
+                Side::Right => (padding, 0),
+            };
+            out.push_str(&blank[..before]);
+            out.push_str(cell);
             if *index != last {
-                out.extend(std::iter::repeat_n(' ', GAP));
+                out.push_str(&blank[..after + GAP]);
             }
         }
         out.truncate(begin + out[begin..].trim_end().len());
@@ -135,10 +138,12 @@ pub(crate) enum Printed {
 
 /// Texts in the store are anybody's: none of them moves the cursor of who reads them.
 fn visible<'a>(text: &'a str, kept: &str) -> Cow<'a, str> {
-    let hidden = |c: char| c.is_control() && !kept.contains(c);
-    if !text.contains(hidden) {
+    // A list has megabytes, and of them all: a control character beyond ASCII begins with this byte.
+    let suspect = |byte: u8| byte.is_ascii_control() && !kept.as_bytes().contains(&byte) || byte == 0xC2;
+    if !text.bytes().any(suspect) {
         return Cow::Borrowed(text);
     }
+    let hidden = |c: char| c.is_control() && !kept.contains(c);
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
         if hidden(c) { out.extend(c.escape_default()) } else { out.push(c) }
@@ -177,26 +182,27 @@ mod tests {
     #[test]
     fn columns_stand_under_their_names() {
         assert_eq!(
-            table(&COLUMNS, &rows(), false, true),
+            table(&COLUMNS, rows(), false, true),
             "NAME      SIZE   WHY\nlan        762   because\nshop-db      9\n"
         );
         assert_eq!(
-            table(&COLUMNS, &rows(), true, true),
+            table(&COLUMNS, rows(), true, true),
             "NAME      SIZE   UID   WHY\nlan        762   u     because\nshop-db      9   -\n"
         );
-        assert_eq!(table(&COLUMNS, &rows(), false, false), "lan       762   because\nshop-db     9\n");
+        assert_eq!(table(&COLUMNS, rows(), false, false), "lan       762   because\nshop-db     9\n");
     }
 
     #[test]
     fn what_others_wrote_moves_no_cursor() {
         let row = ["a\nb", "1", "", "\u{1b}[2Jred\r"].map(ToOwned::to_owned).to_vec();
-        assert_eq!(table(&COLUMNS, &[row], false, false), "a\\nb   1   \\u{1b}[2Jred\\r\n");
+        assert_eq!(table(&COLUMNS, vec![row], false, false), "a\\nb   1   \\u{1b}[2Jred\\r\n");
         assert_eq!(visible("a\tb\n\u{7}", "\n\t"), "a\tb\n\\u{7}");
+        assert_eq!(visible("£\u{9b}2J£", ""), "£\\u{9b}2J£");
     }
 
     #[test]
     fn an_empty_list_has_its_headers() {
-        assert_eq!(table(&COLUMNS, &[], false, true), "NAME   SIZE   WHY\n");
-        assert_eq!(table(&COLUMNS, &[], false, false), "");
+        assert_eq!(table(&COLUMNS, Vec::new(), false, true), "NAME   SIZE   WHY\n");
+        assert_eq!(table(&COLUMNS, Vec::new(), false, false), "");
     }
 }
