@@ -6,7 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{Error, Scope, Sent, clusters, read, read::read_spans, send};
+use super::{
+    Error, Scope, Sent, clusters, read,
+    read::{read_each, read_spans},
+    send,
+};
 use crate::{
     domain::{
         addr::{AddrRange, Family, number},
@@ -20,7 +24,7 @@ use crate::{
         workload,
     },
     store::{
-        Compare, Entry, Read, Revision, Store, Txn, changes, keys,
+        Compare, Entry, Read, Revision, Span, Store, Txn, changes, keys,
         record::{self, Stored},
     },
 };
@@ -48,11 +52,14 @@ pub fn doubt(lease: &Lease, now: Timestamp) -> Option<&'static str> {
     }
 }
 
+/// Is this address key a lease's? A pointer begins with its version and "lease"; only what does not is worth reading.
+fn is_pointer(entry: &Entry) -> bool {
+    entry.value.starts_with(br#"{"v":1,"lease":"#)
+}
+
 /// Is this address key a device's?
 pub(crate) fn is_device(entry: &Entry) -> bool {
-    // A pointer begins with its version and "lease"; only what does not is worth reading.
-    !entry.value.starts_with(br#"{"v":1,"lease":"#)
-        && matches!(record::decode_address(entry), Ok(AddressHolder::Device { .. }))
+    !is_pointer(entry) && matches!(record::decode_address(entry), Ok(AddressHolder::Device { .. }))
 }
 
 /// What an address of a list is.
@@ -198,6 +205,17 @@ impl Filter {
     }
 }
 
+/// What a list is made of.
+#[derive(Default)]
+struct Listed {
+    pools: Vec<Entry>,
+    /// Of the holders that are asked for, and what cannot be read.
+    leases: Vec<Result<Arc<Lease>, Box<Unreadable>>>,
+    /// Those that are no lease's.
+    addresses: Vec<Entry>,
+    released: Vec<Entry>,
+}
+
 /// The addresses that somebody has, sorted, at one revision.
 ///
 /// # Errors
@@ -209,27 +227,33 @@ pub async fn list<S: Store>(
     now: Timestamp,
 ) -> Result<(Revision, Vec<Row>), Error> {
     let leases = scope.cluster.as_ref().map_or_else(keys::leases, keys::leases_of);
-    let mut spans = vec![keys::pools(), leases];
     let devices = !filter.leases_only()
         && scope.cluster.is_none()
         && (filter.state(RowState::Reserved) || filter.state(RowState::Invalid));
-    spans.extend(devices.then(keys::addresses));
     let freed = filter.state(RowState::Released) || filter.state(RowState::Declined);
-    spans.extend(freed.then(keys::all_released));
-    let (revision, mut found) = read_spans(store, &spans).await?;
-    let released = if freed { found.pop() } else { None }.unwrap_or_default();
-    let addresses = if devices { found.pop() } else { None }.unwrap_or_default();
+    let spans: Vec<Span> = [Some(keys::pools()), Some(leases), devices.then(keys::addresses)]
+        .into_iter()
+        .chain([freed.then(keys::all_released)])
+        .flatten()
+        .collect();
+    let take = |found: &mut Listed, index: usize, entry: Entry| match index {
+        0 => found.pools.push(entry),
+        1 => match read::lease(&entry) {
+            Ok(lease) => found.leases.extend(filter.lease(&lease).then(|| Ok(Arc::new(lease)))),
+            Err(record) => found.leases.push(Err(record)),
+        },
+        2 if devices => found.addresses.extend((!is_pointer(&entry)).then_some(entry)),
+        _ => found.released.push(entry),
+    };
+    let (revision, Listed { pools, leases, addresses, released }) =
+        read_each(store, &spans, Listed::default, take).await?;
     let pools: Vec<Pool> =
-        read::stored_pools(&found[0]).into_iter().filter_map(|stored| stored.pool.ok()).collect();
+        read::stored_pools(&pools).into_iter().filter_map(|stored| stored.pool.ok()).collect();
     let by_name: HashMap<&PoolName, &Pool> = pools.iter().map(|pool| (pool.name(), pool)).collect();
-    let mut rows = Vec::with_capacity(found[1].len() + 16);
-    for entry in &found[1] {
-        match read::lease(entry) {
-            Ok(lease) => {
-                if filter.lease(&lease) {
-                    lease_rows(lease, &by_name, now, &mut rows);
-                }
-            }
+    let mut rows = Vec::with_capacity(leases.len() + 16);
+    for lease in leases {
+        match lease {
+            Ok(lease) => lease_rows(&lease, &by_name, now, &mut rows),
             Err(record) if !filter.leases_only() || may_be(&record, filter) => rows.push(invalid(*record)),
             Err(_) => {}
         }
@@ -265,14 +289,13 @@ fn may_be(record: &Unreadable, filter: &Filter) -> bool {
     }
 }
 
-fn lease_rows(lease: Lease, pools: &HashMap<&PoolName, &Pool>, now: Timestamp, rows: &mut Vec<Row>) {
+fn lease_rows(lease: &Arc<Lease>, pools: &HashMap<&PoolName, &Pool>, now: Timestamp, rows: &mut Vec<Row>) {
     let state = match lease.state() {
         State::Bound => RowState::Bound,
         State::Held => RowState::Held,
         State::Reserved => RowState::Reserved,
     };
-    let doubt = doubt(&lease, now);
-    let lease = Arc::new(lease);
+    let doubt = doubt(lease, now);
     for leased in lease.addresses.iter().cloned() {
         let outside = leased.pool.as_ref().and_then(|name| match pools.get(name) {
             None => Some(format!("pool {name} is gone or unreadable")),
@@ -280,7 +303,7 @@ fn lease_rows(lease: Lease, pools: &HashMap<&PoolName, &Pool>, now: Timestamp, r
             Some(_) => None,
         });
         rows.push(Row {
-            why: why(&lease, doubt, outside.as_deref(), now),
+            why: why(lease, doubt, outside.as_deref(), now),
             place: Some(Place { domain: leased.domain, address: leased.address }),
             state,
             by: None,
@@ -290,7 +313,7 @@ fn lease_rows(lease: Lease, pools: &HashMap<&PoolName, &Pool>, now: Timestamp, r
             outside: outside.is_some(),
             doubtful: doubt.is_some(),
             key: None,
-            lease: Some(Arc::clone(&lease)),
+            lease: Some(Arc::clone(lease)),
         });
     }
 }
@@ -346,9 +369,6 @@ fn invalid(record: Unreadable) -> Row {
 
 /// The row of an address that no lease has: a device's, or unreadable.
 fn device_row(entry: &Entry, pools: &[Pool]) -> Option<Row> {
-    if entry.value.starts_with(br#"{"v":1,"lease":"#) {
-        return None;
-    }
     let Some(place) = keys::parse_held(&entry.key).map(read::place) else {
         return Some(invalid(Unreadable {
             key: entry.key.to_string(),
@@ -491,7 +511,7 @@ pub async fn show<S: Store>(
     let pools: HashMap<&PoolName, &Pool> = found.pools.iter().map(|pool| (pool.name(), pool)).collect();
     let mut rows = Vec::new();
     for stored in &found.leases {
-        lease_rows(stored.value.clone(), &pools, now, &mut rows);
+        lease_rows(&Arc::new(stored.value.clone()), &pools, now, &mut rows);
     }
     if let Target::Address(address) = target {
         rows.retain(|row| row.place.as_ref().is_none_or(|place| place.address == *address));

@@ -9,7 +9,7 @@ use crate::{
         names::{ClusterName, PoolName},
     },
     store::{
-        Entry, Key, Read, Revision, Span, Store, StoreError, keys,
+        Entry, Found, Key, Read, Revision, Span, Store, StoreError, keys,
         record::{self, Cluster, Frozen, Meta, RecordError},
     },
 };
@@ -22,6 +22,9 @@ const POOL_PAGE: u32 = 200;
 /// A store that compacts faster than it can be read is not read by trying longer.
 const TRIES: usize = 5;
 
+/// What is looked at between two looks at the connection.
+const BREATH: usize = 1_000;
+
 /// Reads intervals at one revision, page by page; begins again if that revision is compacted meanwhile.
 ///
 /// # Errors
@@ -30,41 +33,75 @@ pub async fn read_spans<S: Store>(
     store: &S,
     spans: &[Span],
 ) -> Result<(Revision, Vec<Vec<Entry>>), StoreError> {
+    let none = || vec![Vec::new(); spans.len()];
+    read_each(store, spans, none, |found, index, entry| found[index].push(entry)).await
+}
+
+/// The same, but hands on each entry, with the index of its interval, while the next page is on its way: a store and
+/// its reader work side by side, and what has been looked at need not be kept. `none` is what there is before the
+/// first entry.
+///
+/// # Errors
+/// [`StoreError`].
+pub(crate) async fn read_each<S: Store, T>(
+    store: &S,
+    spans: &[Span],
+    none: impl Fn() -> T,
+    take: impl Fn(&mut T, usize, Entry),
+) -> Result<(Revision, T), StoreError> {
     let mut tries = TRIES;
     loop {
         tries -= 1;
-        match read_once(store, spans).await {
+        match read_once(store, spans, none(), &take).await {
             Err(StoreError::Compacted(_)) if tries > 0 => {}
             ended => return ended,
         }
     }
 }
 
-async fn read_once<S: Store>(store: &S, spans: &[Span]) -> Result<(Revision, Vec<Vec<Entry>>), StoreError> {
+async fn read_once<S: Store, T>(
+    store: &S,
+    spans: &[Span],
+    mut out: T,
+    take: &impl Fn(&mut T, usize, Entry),
+) -> Result<(Revision, T), StoreError> {
     let mut at: Option<Revision> = None;
-    let mut out = Vec::with_capacity(spans.len());
-    for span in spans {
-        let page = if *span == keys::pools() { POOL_PAGE } else { PAGE };
-        let mut rest = span.clone();
-        let mut entries: Vec<Entry> = Vec::new();
-        loop {
-            let read = Read::List { span: rest.clone(), keys_only: false, limit: Some(page) };
-            let snapshot = store.read(&[read], at).await?;
-            at = at.or(Some(snapshot.revision));
-            let found = snapshot.entries(0);
-            let full = found.len() >= page as usize;
-            entries.extend(snapshot.found.into_iter().flat_map(|found| match found {
-                crate::store::Found::Entries(entries) => entries,
-                crate::store::Found::Count(_) => Vec::new(),
-            }));
-            match entries.last() {
-                Some(last) if full => rest = span.after(&last.key),
-                Some(_) | None => break,
+    // The page that has come, and the place of its interval.
+    let mut come: (usize, Vec<Entry>) = (0, Vec::new());
+    let mut next = spans.first().map(|span| (0, span.clone()));
+    while let Some((index, span)) = next {
+        let limit = page_of(&spans[index]);
+        let reads = [Read::List { span: span.clone(), keys_only: false, limit: Some(limit) }];
+        let work = async {
+            // First the question goes out.
+            for (done, entry) in come.1.into_iter().enumerate() {
+                if done % BREATH == 0 {
+                    tokio::task::yield_now().await;
+                }
+                take(&mut out, come.0, entry);
             }
-        }
-        out.push(entries);
+        };
+        let (answer, ()) = tokio::join!(biased; store.read(&reads, at), work);
+        let mut snapshot = answer?;
+        at = at.or(Some(snapshot.revision));
+        let entries = match snapshot.found.pop() {
+            Some(Found::Entries(entries)) => entries,
+            Some(Found::Count(_)) | None => Vec::new(),
+        };
+        next = match entries.last() {
+            Some(last) if entries.len() >= limit as usize => Some((index, span.after(&last.key))),
+            Some(_) | None => spans.get(index + 1).map(|span| (index + 1, span.clone())),
+        };
+        come = (index, entries);
+    }
+    for entry in come.1 {
+        take(&mut out, come.0, entry);
     }
     Ok((at.unwrap_or_default(), out))
+}
+
+fn page_of(span: &Span) -> u32 {
+    if *span == keys::pools() { POOL_PAGE } else { PAGE }
 }
 
 /// What a store holds.
@@ -100,12 +137,9 @@ pub async fn read_everything<S: Store>(store: &S) -> Result<Contents, Error> {
         keys::all_released(),
         keys::attachments(),
     ];
-    let (revision, found) = read_spans(store, &spans).await?;
-    let mut contents = Contents { revision, ..Contents::default() };
-    for entry in found.iter().flatten() {
-        contents.take(entry);
-    }
-    Ok(contents)
+    let take = |contents: &mut Contents, _, entry| contents.take(&entry);
+    let (revision, contents) = read_each(store, &spans, Contents::default, take).await?;
+    Ok(Contents { revision, ..contents })
 }
 
 /// The interval of one key.
@@ -194,7 +228,7 @@ impl Contents {
 
 /// Reads a lease, or says what it would have been.
 pub(crate) fn lease(entry: &Entry) -> Result<crate::domain::lease::Lease, Box<Unreadable>> {
-    record::decode_lease(entry).map(|stored| stored.value).map_err(|error| {
+    record::read_lease(entry).map_err(|error| {
         Box::new(unreadable(keys::parse_lease(&entry.key).map_or(Subject::Unknown, Subject::Lease), error))
     })
 }
