@@ -88,8 +88,9 @@ const ROWS: &[Row] = &[
     .whole()
     .not(PURE),
     row("domain::audit", &["domain::addr", "domain::names", "domain::pool", "domain::lease"]).not(PURE),
+    row("pem", &["domain::lease"]).not(&["etcd_client", "tonic", "kube", "clap", "std::env"]),
     // the Kubernetes API; its types and its client end there
-    row("pods", &["domain::*"]).whole().not(&["etcd_client", "tonic", "clap"]),
+    row("pods", &["domain::*", "pem"]).whole().not(&["etcd_client", "tonic", "clap"]),
     row("probe", &[]).whole().not(&["etcd_client", "kube", "clap", "serde"]),
     row("store", &["domain::*"]).not(STORE),
     row("store::keys", &["domain::*", "store"]).not(STORE),
@@ -101,7 +102,7 @@ const ROWS: &[Row] = &[
     row("store::testing", &["domain::*", "store", "store::keys", "store::record", "store::changes"])
         .whole()
         .not(STORE),
-    row("store::etcd", &["domain::*", "store", "store::keys"]).whole().not(&[
+    row("store::etcd", &["domain::*", "pem", "store", "store::keys"]).whole().not(&[
         "kube",
         "k8s_openapi",
         "clap",

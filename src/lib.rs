@@ -12,6 +12,7 @@
 //! |---|---|---|
 //! | [`domain`] | values that are right if they exist, and every decision: which pool, which address, what an audit finds | read, write, wait, log, look at a clock |
 //! | [`store`] | keys, records, transactions, and the two places where they live: an etcd, one file | decide |
+//! | `pem` | reads certificates and keys, and says what is wrong with them | connect |
 //! | [`probe`] | asks the wire who answers on an address | know a lease |
 //! | [`config`] | text of the host file and of an `ipam` block to settings | read a file or the environment |
 //! | [`journal`] | what a node keeps on its disk: ends that the store did not take, how far the store was seen | ask the store |
@@ -71,6 +72,7 @@ pub mod domain;
 pub mod host;
 pub mod journal;
 pub mod ops;
+mod pem;
 pub mod pods;
 pub mod probe;
 pub mod store;
