@@ -2,6 +2,16 @@
 //!
 //! Kubernetes' types and its client end here. Nothing here decides.
 
+mod api;
+mod client;
+mod objects;
+mod settings;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod watch;
+
 use std::future::Future;
 
 use thiserror::Error;
@@ -10,6 +20,9 @@ use crate::domain::{
     kubernetes::{Controller, ControllerRef, Listed, Live, Node, Pod, PodKey},
     names::{Namespace, NodeName, Uid},
 };
+
+pub use api::Api;
+pub use settings::{Choice, Settings, Surroundings};
 
 /// Why the API did not answer as asked. None of them says that anything is absent.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]

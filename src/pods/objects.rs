@@ -1,0 +1,571 @@
+//! The JSON of the API, as far as it is looked at, and the way from it to values of the domain.
+//!
+//! Everything is optional and may be null: Go writes an empty list as `[]`, as `null` or not at all. What a value of
+//! the domain cannot do without is missed when it is made, with a text that says what.
+
+use std::{fmt, net::IpAddr};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, MapAccess, Visitor},
+};
+
+use crate::domain::{
+    kubernetes::{Controller, ControllerRef, Node, Phase, Pod, PodAddress, PodKey, Ready, Wants},
+    lease::Timestamp,
+    names::{Namespace, NodeName, PodName, Uid},
+};
+
+/// The mark of a static pod's picture; its value is the UID that the runtime knows.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+/// What Multus says of a pod's interfaces.
+const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
+/// What a person wishes of us.
+const WISH: &str = "leasehold.io/";
+/// A person, or a cloud, says that a node is shut down.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// Ordinals that may be reserved in one controller. A list that is longer is not understood: then all pods are wanted.
+const MOST_RESERVED: u64 = 100_000;
+
+/// `v1/List` of anything. Without `items` it is none.
+#[derive(Deserialize)]
+#[serde(bound = "T: Deserialize<'de>")]
+pub(super) struct List<T> {
+    pub(super) kind: Option<String>,
+    pub(super) metadata: Option<ListMeta>,
+    #[serde(default = "Option::default", deserialize_with = "present")]
+    pub(super) items: Option<Vec<T>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ListMeta {
+    pub(super) resource_version: Option<String>,
+    #[serde(rename = "continue")]
+    pub(super) next: Option<String>,
+    pub(super) remaining_item_count: Option<u64>,
+}
+
+/// An empty list may be written as null.
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<Vec<T>>, D::Error> {
+    Ok(Some(Option::<Vec<T>>::deserialize(from)?.unwrap_or_default()))
+}
+
+/// How the API says no.
+#[derive(Default, Deserialize)]
+pub(super) struct Status {
+    pub(super) kind: Option<String>,
+    pub(super) message: Option<String>,
+    pub(super) reason: Option<String>,
+    pub(super) code: Option<u16>,
+    pub(super) details: Option<Details>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Details {
+    pub(super) name: Option<String>,
+    pub(super) group: Option<String>,
+    /// The resource (`pods`), whatever the field is called.
+    pub(super) kind: Option<String>,
+    pub(super) retry_after_seconds: Option<u64>,
+}
+
+/// One object, of a kind that is checked by who asked for it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Meta {
+    pub(super) name: Option<String>,
+    pub(super) namespace: Option<String>,
+    pub(super) uid: Option<String>,
+    pub(super) generation: Option<i64>,
+    pub(super) creation_timestamp: Option<Time>,
+    pub(super) deletion_timestamp: Option<Time>,
+    owner_references: Option<Vec<Owner>>,
+    #[serde(default)]
+    annotations: Annotations,
+}
+
+/// RFC 3339.
+#[derive(Clone, Copy)]
+pub(super) struct Time(pub(super) Timestamp);
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = Time;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a time such as 2026-01-02T03:04:05Z")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Time, E> {
+                let time: jiff::Timestamp =
+                    text.parse().map_err(|_| E::custom(format!("{text:?} is no time")))?;
+                Ok(Time(Timestamp(time.as_millisecond())))
+            }
+        }
+        from.deserialize_str(Reader)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Owner {
+    api_version: Option<String>,
+    kind: Option<String>,
+    name: Option<String>,
+    controller: Option<bool>,
+}
+
+/// Those that are looked at; the others may be 256 kB.
+#[derive(Default)]
+struct Annotations {
+    mirror: Option<String>,
+    networks: Vec<Attached>,
+    wishes: Vec<(String, String)>,
+}
+
+#[derive(Deserialize)]
+struct Attached {
+    name: Option<String>,
+    interface: Option<String>,
+    ips: Option<Vec<String>>,
+}
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Annotations;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("annotations")
+            }
+
+            fn visit_unit<E>(self) -> Result<Annotations, E> {
+                Ok(Annotations::default())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Annotations, A::Error> {
+                let mut all = Annotations::default();
+                while let Some(key) = map.next_key::<AnnotationKey>()? {
+                    match key {
+                        AnnotationKey::Mirror => all.mirror = map.next_value()?,
+                        AnnotationKey::Networks => {
+                            let text: Option<String> = map.next_value()?;
+                            // Anybody may write it, and nothing rests on it.
+                            all.networks =
+                                serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default();
+                        }
+                        AnnotationKey::Wish(name) => {
+                            let text: Option<String> = map.next_value()?;
+                            all.wishes.push((name, text.unwrap_or_default()));
+                        }
+                        AnnotationKey::Other => {
+                            map.next_value::<IgnoredAny>()?;
+                        }
+                    }
+                }
+                Ok(all)
+            }
+        }
+        from.deserialize_any(Reader)
+    }
+}
+
+enum AnnotationKey {
+    Mirror,
+    Networks,
+    Wish(String),
+    Other,
+}
+
+impl<'de> Deserialize<'de> for AnnotationKey {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = AnnotationKey;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of an annotation")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<AnnotationKey, E> {
+                Ok(match text {
+                    MIRROR => AnnotationKey::Mirror,
+                    NETWORK_STATUS => AnnotationKey::Networks,
+                    _ if text.starts_with(WISH) => AnnotationKey::Wish(text.to_owned()),
+                    _ => AnnotationKey::Other,
+                })
+            }
+        }
+        from.deserialize_str(Reader)
+    }
+}
+
+/// A list of which only the length matters.
+struct Count(usize);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Count;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Count, A::Error> {
+                let mut count = 0;
+                while seq.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Count(count))
+            }
+        }
+        from.deserialize_seq(Reader)
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct PodObject {
+    pub(super) kind: Option<String>,
+    pub(super) metadata: Option<Meta>,
+    spec: Option<PodSpec>,
+    status: Option<PodStatus>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodSpec {
+    node_name: Option<String>,
+    host_network: Option<bool>,
+    containers: Option<Count>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodStatus {
+    phase: Option<String>,
+    #[serde(rename = "podIP")]
+    pod_ip: Option<String>,
+    #[serde(rename = "podIPs")]
+    pod_ips: Option<Vec<PodIp>>,
+    container_statuses: Option<Vec<ContainerStatus>>,
+    init_container_statuses: Option<Vec<ContainerStatus>>,
+    ephemeral_container_statuses: Option<Vec<ContainerStatus>>,
+}
+
+#[derive(Deserialize)]
+struct PodIp {
+    ip: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ContainerStatus {
+    state: Option<State>,
+}
+
+#[derive(Deserialize)]
+struct State {
+    terminated: Option<Terminated>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Terminated {
+    finished_at: Option<Time>,
+}
+
+impl PodStatus {
+    fn phase(&self) -> Phase {
+        match self.phase.as_deref() {
+            None | Some("" | "Pending") => Phase::Pending,
+            Some("Running") => Phase::Running,
+            Some("Succeeded") => Phase::Succeeded,
+            Some("Failed") => Phase::Failed,
+            Some(_) => Phase::Unknown,
+        }
+    }
+
+    /// When the last container ended; nothing unless the status says it of each one that the pod has.
+    fn finished(&self, containers: usize) -> Option<Timestamp> {
+        let main = self.container_statuses.as_deref().unwrap_or_default();
+        if main.is_empty() || main.len() < containers {
+            return None;
+        }
+        let others = [&self.init_container_statuses, &self.ephemeral_container_statuses];
+        let all = main.iter().chain(others.into_iter().flatten().flatten());
+        let ends = all.map(|status| Some(status.state.as_ref()?.terminated.as_ref()?.finished_at?.0));
+        ends.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+}
+
+type Fault = String;
+
+fn needed<T>(value: Option<T>, field: &str) -> Result<T, Fault> {
+    value.ok_or_else(|| format!("it has no {field}"))
+}
+
+impl TryFrom<PodObject> for Pod {
+    type Error = Fault;
+
+    fn try_from(object: PodObject) -> Result<Self, Fault> {
+        let meta = needed(object.metadata, "metadata")?;
+        let name = needed(meta.name, "metadata.name")?;
+        let namespace = needed(meta.namespace, "metadata.namespace")?;
+        let key = PodKey {
+            name: PodName::new(name).map_err(|error| error.to_string())?,
+            namespace: Namespace::new(namespace).map_err(|error| error.to_string())?,
+        };
+        let about = |fault: &dyn fmt::Display| format!("pod {key}: {fault}");
+        let spec = object.spec.unwrap_or_default();
+        let status = object.status.unwrap_or_default();
+        let uid = Uid::new(needed(meta.uid, "metadata.uid").map_err(|error| about(&error))?);
+        let node = spec.node_name.filter(|name| !name.is_empty()).map(NodeName::new).transpose();
+        let mut controller = None;
+        for owner in
+            meta.owner_references.into_iter().flatten().filter(|owner| owner.controller == Some(true))
+        {
+            controller = Some(controller_ref(owner).map_err(|error| about(&error))?);
+        }
+        let created =
+            needed(meta.creation_timestamp, "metadata.creationTimestamp").map_err(|error| about(&error))?;
+        Ok(Self {
+            uid: uid.map_err(|error| about(&error))?,
+            node: node.map_err(|error| about(&error))?,
+            phase: status.phase(),
+            deleting: meta.deletion_timestamp.map(|time| time.0),
+            finished: status.finished(spec.containers.map_or(0, |count| count.0)),
+            created: created.0,
+            mirror: meta.annotations.mirror,
+            controller,
+            host_network: spec.host_network.unwrap_or(false),
+            wishes: meta.annotations.wishes,
+            addresses: addresses(status.pod_ip, status.pod_ips, &meta.annotations.networks),
+            key,
+        })
+    }
+}
+
+fn controller_ref(owner: Owner) -> Result<ControllerRef, Fault> {
+    let version = needed(owner.api_version, "ownerReferences.apiVersion")?;
+    let kind = needed(owner.kind, "ownerReferences.kind")?;
+    let name = needed(owner.name, "ownerReferences.name")?;
+    Ok(match version.split_once('/') {
+        Some((group, version)) => {
+            ControllerRef { kind: format!("{kind}.{group}"), version: version.to_owned(), name }
+        }
+        None => ControllerRef { kind, version, name },
+    })
+}
+
+fn addresses(first: Option<String>, all: Option<Vec<PodIp>>, networks: &[Attached]) -> Vec<PodAddress> {
+    let status = match all.unwrap_or_default() {
+        all if all.is_empty() => first.into_iter().collect(),
+        all => all.into_iter().filter_map(|entry| entry.ip).collect::<Vec<_>>(),
+    };
+    let mut found: Vec<PodAddress> = status
+        .iter()
+        .filter_map(|ip| Some(PodAddress { address: ip.parse::<IpAddr>().ok()?, attachment: None }))
+        .collect();
+    for network in networks {
+        let attachment = network.name.clone().zip(network.interface.clone());
+        for ip in network.ips.iter().flatten() {
+            if let Ok(address) = ip.parse() {
+                found.push(PodAddress { address, attachment: attachment.clone() });
+            }
+        }
+    }
+    found.shrink_to_fit();
+    found
+}
+
+#[derive(Deserialize)]
+pub(super) struct NodeObject {
+    pub(super) kind: Option<String>,
+    pub(super) metadata: Option<Meta>,
+    spec: Option<NodeSpec>,
+    status: Option<NodeStatus>,
+}
+
+#[derive(Deserialize)]
+struct NodeSpec {
+    taints: Option<Vec<Taint>>,
+}
+
+#[derive(Deserialize)]
+struct Taint {
+    key: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct NodeStatus {
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Condition {
+    r#type: Option<String>,
+    status: Option<String>,
+    last_transition_time: Option<Time>,
+}
+
+impl NodeObject {
+    /// As of `at`: a condition that does not say since when is as young as it can be.
+    pub(super) fn node(self, at: Timestamp) -> Result<Node, Fault> {
+        let name = needed(needed(self.metadata, "metadata")?.name, "metadata.name")?;
+        let conditions = self.status.and_then(|status| status.conditions);
+        let ready = conditions.into_iter().flatten().find(|one| one.r#type.as_deref() == Some("Ready"));
+        let mut taints = self.spec.and_then(|spec| spec.taints).into_iter().flatten();
+        Ok(Node {
+            name: NodeName::new(name).map_err(|error| error.to_string())?,
+            ready: match &ready {
+                Some(one) if one.status.as_deref() == Some("True") => Ready::True,
+                Some(one) if one.status.as_deref() == Some("Unknown") => {
+                    Ready::Unknown { since: one.last_transition_time.map_or(at, |time| time.0) }
+                }
+                Some(_) | None => Ready::False,
+            },
+            out_of_service: taints.any(|taint| taint.key.as_deref() == Some(OUT_OF_SERVICE)),
+        })
+    }
+}
+
+/// A StatefulSet, Kruise's, or anything else that has metadata.
+#[derive(Deserialize)]
+pub(super) struct ControllerObject {
+    pub(super) kind: Option<String>,
+    pub(super) metadata: Option<Meta>,
+    /// Whatever a foreign kind has there.
+    #[serde(default)]
+    spec: serde_json::Value,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StatefulSpec {
+    replicas: Option<u64>,
+    ordinals: Option<Ordinals>,
+    reserve_ordinals: Option<Vec<serde_json::Value>>,
+}
+
+#[derive(Deserialize)]
+struct Ordinals {
+    start: Option<u64>,
+}
+
+impl ControllerObject {
+    /// What it wants; `stateful` if it is one of the kinds that number their pods.
+    pub(super) fn controller(self, stateful: bool) -> Result<Controller, Fault> {
+        let uid = needed(needed(self.metadata, "metadata")?.uid, "metadata.uid")?;
+        let ordinals = || {
+            let spec: StatefulSpec = serde_json::from_value(self.spec).ok()?;
+            Some(Wants::Ordinals {
+                start: spec.ordinals.and_then(|ordinals| ordinals.start).unwrap_or(0),
+                replicas: spec.replicas.unwrap_or(1),
+                reserved: reserved(&spec.reserve_ordinals.unwrap_or_default())?,
+            })
+        };
+        Ok(Controller {
+            uid: Uid::new(uid).map_err(|error| error.to_string())?,
+            // What is not understood wants all: that keeps their leases.
+            wants: if stateful { ordinals() } else { None }.unwrap_or(Wants::All),
+        })
+    }
+}
+
+/// Numbers, and ranges such as `"3-5"`.
+fn reserved(list: &[serde_json::Value]) -> Option<Vec<u64>> {
+    let mut all = Vec::new();
+    for one in list {
+        let (from, to) = match one.as_str() {
+            Some(text) => {
+                let (from, to) = text.split_once('-').unwrap_or((text, text));
+                (from.trim().parse::<u64>().ok()?, to.trim().parse::<u64>().ok()?)
+            }
+            None => (one.as_u64()?, one.as_u64()?),
+        };
+        if from > to || to - from >= MOST_RESERVED || all.len() as u64 >= MOST_RESERVED {
+            return None;
+        }
+        all.extend(from..=to);
+    }
+    all.sort_unstable();
+    all.dedup();
+    Some(all)
+}
+
+/// `/apis/<group>`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Group {
+    pub(super) kind: Option<String>,
+    pub(super) preferred_version: Option<GroupVersion>,
+    pub(super) versions: Option<Vec<GroupVersion>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct GroupVersion {
+    pub(super) version: Option<String>,
+}
+
+/// `/apis/<group>/<version>`.
+#[derive(Deserialize)]
+pub(super) struct Resources {
+    pub(super) kind: Option<String>,
+    pub(super) resources: Option<Vec<Resource>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Resource {
+    pub(super) name: Option<String>,
+    pub(super) kind: Option<String>,
+    pub(super) namespaced: Option<bool>,
+}
+
+/// An object of which only this is looked at.
+#[derive(Deserialize)]
+pub(super) struct Bare {
+    pub(super) kind: Option<String>,
+    pub(super) metadata: Option<Meta>,
+}
+
+/// Of a StatefulSet, as a watch looks at it.
+#[derive(Deserialize)]
+pub(super) struct WatchedController {
+    metadata: Option<Meta>,
+    status: Option<Observed>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Observed {
+    observed_generation: Option<i64>,
+}
+
+impl WatchedController {
+    /// Something else is wanted of it than its controller has seen.
+    pub(super) fn is_new(&self) -> bool {
+        let observed = self.status.as_ref().and_then(|status| status.observed_generation);
+        self.metadata
+            .as_ref()
+            .is_none_or(|meta| meta.deletion_timestamp.is_some() || meta.generation != observed)
+    }
+}
+
+/// What the server keeps of an Event.
+#[derive(Deserialize)]
+pub(super) struct Counted {
+    pub(super) count: Option<u32>,
+}
+
+/// Of JSON, whole and without a rest.
+pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Fault> {
+    // Line and column tell a body that was cut from one of another kind.
+    serde_json::from_slice(body).map_err(|error| format!("the answer is not as expected: {error}"))
+}
