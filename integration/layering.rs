@@ -144,6 +144,21 @@ const ROWS: &[Row] = &[
     )
     .whole()
     .not(&["etcd_client", "tonic", "kube", "k8s_openapi", "clap", "std::env", "println"]),
+    row(
+        "reaper",
+        &[
+            "domain::*",
+            "store",
+            "store::keys",
+            "store::record",
+            "store::changes",
+            "ops::*",
+            "admin::*",
+            "pods",
+        ],
+    )
+    .whole()
+    .not(USE_CASE),
     // where lines go is a setting; what is in them is the caller's
     row("telemetry", &["domain::lease", "config"]).not(&["etcd_client", "kube", "clap"]),
     // the use cases' log, on this host's file

@@ -12,6 +12,7 @@ mod failures;
 mod layering;
 mod ops;
 mod plugins;
+mod reap;
 mod store_etcd;
 mod strangers;
 mod support;

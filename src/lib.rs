@@ -20,6 +20,7 @@
 //! | [`ops`] | what a runtime wants: ADD, DEL, CHECK, GC; read, decide, commit, again on conflict, inside a deadline | parse, print, name etcd |
 //! | [`admin`] | what a person wants: pools, leases, clusters, audit and repair, explain | parse, print |
 //! | [`pods`] | the Kubernetes API: a complete list or an error, one live question at a time | decide, know the store |
+//! | [`reaper`] | gives back what dead pods left: list, decide, ask again, end | parse, print, name etcd or Kubernetes' client |
 //! | [`host`] | this machine: its file, name, clocks, and the store that the file names | decide |
 //! | [`cni`] | edge 1: one request in, one JSON document out | know the command line |
 //! | [`cli`] | edge 2: arguments in, data on stdout, talk on stderr, an exit code | know the CNI edge |
@@ -75,6 +76,7 @@ pub mod ops;
 mod pem;
 pub mod pods;
 pub mod probe;
+pub mod reaper;
 pub mod store;
 pub mod telemetry;
 pub mod trail;

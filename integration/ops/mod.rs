@@ -9,4 +9,4 @@ mod histories;
 mod many;
 mod names;
 mod table;
-mod world;
+pub(crate) mod world;

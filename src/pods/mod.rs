@@ -4,6 +4,8 @@
 
 mod api;
 mod client;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
 mod objects;
 mod settings;
 #[cfg(any(test, feature = "testing"))]

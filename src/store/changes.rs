@@ -15,6 +15,7 @@
 //! | [`give_back`] (a person) | L=r | del L T A, put R |
 //! | [`reap`] (a verdict) | L=r | bound: as [`unbind`], unconfirmed; held: as [`give_back`], the mark as it was |
 //! | [`note`] | L=r | put L |
+//! | [`reaped`] | C=r | put C with the time of a pass |
 //! | [`forget`] | R=r (not marked) | del R |
 //! | [`reserve`] | L=0 A=0 R=0 or =r, P | put L A, del R |
 //! | [`reserve_device`] | A=0 R=0 or =r | put A, del R |
@@ -31,7 +32,7 @@ use std::net::IpAddr;
 use super::{
     Compare, Key, Read, Revision, Span, Txn, Write, keys,
     keys::AttachmentId,
-    record::{self, Frozen, PoolDocument, Stored},
+    record::{self, Cluster, Frozen, PoolDocument, Stored},
 };
 use crate::domain::{
     lease::{Binding, Declined, Holder, Lease, LeaseId, LeasedAddress, Released, Seen, Stamp, Timestamp},
@@ -312,6 +313,17 @@ pub fn forget(domain: &DomainName, address: IpAddr, old: &Stored<Released>) -> O
     txn.compare(Compare::Unchanged(key.clone(), old.revision));
     txn.delete(key);
     Some(txn)
+}
+
+/// A pass of the reaper has come to its end.
+#[must_use]
+pub fn reaped(name: &ClusterName, old: &Stored<Cluster>, at: Timestamp) -> Txn {
+    let mut txn = Txn::default();
+    let key = keys::cluster(name);
+    txn.compare(Compare::Unchanged(key.clone(), old.revision));
+    let next = Cluster { last_reap: Some(at), ..old.value.clone() };
+    txn.put(key, record::encode_cluster(&next, Some(&old.raw)));
+    txn
 }
 
 /// A person gives a pod its addresses before it asks.

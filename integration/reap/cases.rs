@@ -1,0 +1,106 @@
+//! The field cases of the reaper: what freed a living address elsewhere, and what did not come back.
+
+use leasehold::{pods::fake::Question, reaper::Options};
+
+use super::scene::{Scene, given, key, node, uid, why};
+use crate::ops::world::pool;
+
+#[tokio::test(start_paused = true)]
+async fn b009_a_pod_that_vanished_without_del_is_given_back_after_the_grace_and_not_before() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    scene.runs("shop/b-x7k2p", "B", "n1").await;
+    scene.vanishes("shop/a-x7k2p");
+    assert!(scene.gives().await.is_empty());
+    scene.wait(119).await;
+    assert!(scene.gives().await.is_empty());
+    scene.wait(2).await;
+    assert_eq!(scene.gives().await, ["shop/a-x7k2p 8"]);
+    let left = scene.world.show();
+    assert!(left.contains("by shop/a-x7k2p unconfirmed"), "{left}");
+    assert!(left.contains("L shop/b-x7k2p bound"), "{left}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn b038_a_pod_that_is_born_while_the_pods_are_listed_is_kept() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    scene.vanishes("shop/a-x7k2p");
+    scene.pass().await;
+    scene.wait(300).await;
+    // It is back, but only after the list.
+    scene.api.before(|question, state| {
+        if matches!(question, Question::Pod(_)) {
+            state.pod(&key("shop/a-x7k2p"), &uid("u2"), &node("n1"));
+        }
+        None
+    });
+    let report = scene.pass().await;
+    assert!(given(&report).is_empty());
+    assert_eq!(why(&report, "shop/a-x7k2p").unwrap().1, "its pod lives");
+}
+
+#[tokio::test(start_paused = true)]
+async fn b048_a_lease_that_changed_after_it_was_read_is_left_alone() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    scene.vanishes("shop/a-x7k2p");
+    scene.pass().await;
+    scene.wait(300).await;
+    // The same node: nothing to probe, so that the ADD waits for nobody.
+    let n1 = scene.world.node("n1");
+    scene.api.before(move |question, _| {
+        if matches!(question, Question::Pod(_)) {
+            crate::ops::world::futures_now(n1.add("shop/a-x7k2p", "A2")).unwrap();
+        }
+        None
+    });
+    assert!(scene.gives().await.is_empty());
+    assert!(scene.world.show().contains("L shop/a-x7k2p bound 10.0.0"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_writes_nothing_and_says_what_would_be() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    scene.vanishes("shop/a-x7k2p");
+    scene.pass().await;
+    scene.wait(300).await;
+    let before = scene.store().dump();
+    let report = scene.try_pass(Options { dry_run: true, mend: true, all: false }).await.unwrap();
+    assert_eq!(report.candidates, 1);
+    assert_eq!(scene.store().dump(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stateful_set_keeps_its_address_when_its_node_dies_and_a_deployment_gives_it_back() {
+    let scene = Scene::with(&[pool("lan", &["10.0.0.0/24 10.0.0.10-10.0.0.13"])]);
+    let address = scene.runs_in_set("shop/db-0", "A", "n1", 1).await;
+    scene.runs("shop/web-x7k2p", "B", "n1").await;
+    scene.pass().await;
+    scene.falls_silent("n1");
+    for pod in ["shop/db-0", "shop/web-x7k2p"] {
+        let mut state = scene.api.state();
+        let now = state.now;
+        state.pods.get_mut(&key(pod)).unwrap().deleting = Some(now);
+    }
+    assert!(scene.gives().await.is_empty());
+    scene.wait(30).await;
+    assert_eq!(scene.gives().await, ["shop/db-0 5", "shop/web-x7k2p 5"]);
+    let left = scene.world.show();
+    assert!(left.contains(&format!("L shop/db-0 held {address}")), "{left}");
+    assert!(!left.contains("L shop/web"), "{left}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn b013_half_pairs_are_found_and_mended() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    scene.runs("shop/b-x7k2p", "B", "n1").await;
+    let lease = scene.world.lease("shop/a-x7k2p").unwrap();
+    let address = &lease.value.addresses[0];
+    scene.store().delete(&leasehold::store::keys::address(&address.domain, address.address));
+    scene.store().delete(&leasehold::store::keys::lease(&crate::ops::world::id("shop/b-x7k2p")));
+    let report = scene.pass().await;
+    assert_eq!(report.mended.notes.len(), 3, "{:?}", report.mended);
+}

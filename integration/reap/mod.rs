@@ -1,0 +1,5 @@
+//! The reaper against a store and a cluster in memory. Time is paused; the API says what a test told it, and lies
+//! where a test wants that.
+
+mod cases;
+mod scene;

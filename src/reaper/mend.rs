@@ -1,0 +1,179 @@
+//! Half pairs: an address key without its lease, a lease without its address key, an attachment of nobody. No
+//! transaction of ours leaves one; a person with another tool, or a store mended by hand, does (B013).
+//!
+//! The whole store is looked through with one number a key. Only what looks wrong is read again, with all that hangs on
+//! it, and given to the audit and the repairs of `leasehold check`: what those cannot prove stays for a person.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use super::read::pages;
+use crate::{
+    admin::{
+        self,
+        check::{self, Repair},
+        read::Contents,
+    },
+    domain::{
+        audit::{Note, audit},
+        lease::{AddressHolder, Lease, LeaseId, Timestamp},
+        names::ClusterName,
+    },
+    store::{Entry, Key, Read, Revision, Store, StoreError, changes, keys, record},
+};
+
+/// More half pairs than that are no accident: a person looks first. Also what one transaction can read again.
+const MOST: usize = 100;
+/// What one read may ask (etcd's own limit of a transaction).
+const READS: usize = 100;
+
+/// What was found, and what became of it.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Mended {
+    /// Each half pair, and what became of it.
+    pub notes: Vec<(Note, Repair)>,
+    /// There are more than a pass mends by itself.
+    pub too_many: bool,
+}
+
+fn hash(parts: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    parts.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The keys at `at` that contradict the leases of the same revision, as keys to look at again.
+pub(super) async fn suspicious<S: Store>(
+    store: &S,
+    cluster: &ClusterName,
+    leases: &[(Lease, Revision)],
+    at: Revision,
+) -> Result<BTreeSet<Key>, StoreError> {
+    let mut addresses: HashMap<u64, usize> = HashMap::with_capacity(leases.len());
+    let mut attachments: HashMap<u64, usize> = HashMap::with_capacity(leases.len());
+    for (index, (lease, _)) in leases.iter().enumerate() {
+        for leased in &lease.addresses {
+            let key = keys::address(&leased.domain, leased.address);
+            addresses.insert(hash((key.as_str(), &lease.id)), index);
+        }
+        if let Some(stamp) = lease.bound() {
+            let key = changes::attachment_key(&lease.id, stamp);
+            attachments.insert(hash((key.as_str(), &lease.id)), index);
+        }
+    }
+    let mut found = BTreeSet::new();
+    let mut held: HashSet<u64> = HashSet::with_capacity(leases.len());
+    let mut check = |entry: &Entry, id: Option<LeaseId>, expected: &mut HashMap<u64, usize>| {
+        // What cannot be read, and what is of another cluster, is not ours to judge here.
+        if let Some(id) = id.filter(|id| id.cluster == *cluster)
+            && expected.remove(&hash((entry.key.as_str(), &id))).is_none()
+        {
+            found.insert(entry.key.clone());
+            found.insert(keys::lease(&id));
+        }
+    };
+    pages(store, &keys::addresses(), Some(at), |entries| {
+        for entry in entries {
+            if let Some(place) = keys::parse_held(&entry.key) {
+                held.insert(hash(place));
+            }
+            let id = match record::decode_address(entry) {
+                Ok(AddressHolder::Lease(id)) => Some(id),
+                Ok(AddressHolder::Device { .. }) | Err(_) => None,
+            };
+            check(entry, id, &mut addresses);
+        }
+    })
+    .await?;
+    pages(store, &keys::attachments(), Some(at), |entries| {
+        for entry in entries {
+            check(entry, record::decode_pointer(entry).ok(), &mut attachments);
+        }
+    })
+    .await?;
+    pages(store, &keys::all_released(), Some(at), |entries| {
+        for entry in entries {
+            if let Some(place) = keys::parse_released(&entry.key)
+                && held.contains(&hash(&place))
+            {
+                found.insert(keys::address(&place.0, place.1));
+                found.insert(entry.key.clone());
+            }
+        }
+    })
+    .await?;
+    for index in addresses.into_values().chain(attachments.into_values()) {
+        found.insert(keys::lease(&leases[index].0.id));
+    }
+    Ok(found)
+}
+
+/// Reads what is suspicious again, with all that hangs on it, and mends what can be mended.
+pub(super) async fn mend<S: Store>(
+    store: &S,
+    suspicious: BTreeSet<Key>,
+    now: Timestamp,
+    dry: bool,
+) -> Result<Mended, admin::Error> {
+    if suspicious.is_empty() {
+        return Ok(Mended::default());
+    }
+    let too_many = suspicious.len() > 2 * MOST;
+    let mut wanted: BTreeSet<Key> = suspicious.into_iter().take(2 * MOST).collect();
+    let mut entries: HashMap<Key, Entry> = HashMap::new();
+    let mut asked: HashSet<Key> = HashSet::new();
+    let mut revision = Revision::default();
+    // What is read names more: an address its lease, a lease its addresses and its attachment. Three steps end it.
+    loop {
+        let next: Vec<Key> = wanted.iter().filter(|key| !asked.contains(key)).cloned().collect();
+        if next.is_empty() {
+            break;
+        }
+        for some in next.chunks(READS) {
+            let reads: Vec<Read> = some.iter().cloned().map(Read::Get).collect();
+            let at = (revision != Revision::default()).then_some(revision);
+            let snapshot = store.read(&reads, at).await?;
+            revision = snapshot.revision;
+            for entry in (0..reads.len()).filter_map(|index| snapshot.entry(index)) {
+                hangs_on(entry, &mut wanted);
+                entries.insert(entry.key.clone(), entry.clone());
+            }
+            asked.extend(some.iter().cloned());
+        }
+    }
+    let all: Vec<Entry> = entries.into_values().collect();
+    let contents = Contents::of(revision, &all);
+    let mut notes = audit(&contents.everything);
+    // Pools were not read: what the audit says of them is not known here.
+    notes.retain(|note| check::plan(note, &contents, now).is_some());
+    let outcome = if dry || too_many {
+        check::preview(&notes, &contents, now)
+    } else {
+        check::repair(store, &notes, &contents, now).await?
+    };
+    Ok(Mended { notes: notes.into_iter().zip(outcome).collect(), too_many })
+}
+
+/// The other keys that this one must agree with.
+fn hangs_on(entry: &Entry, wanted: &mut BTreeSet<Key>) {
+    if let Some((domain, address)) = keys::parse_held(&entry.key).or_else(|| keys::parse_released(&entry.key))
+    {
+        wanted.insert(keys::address(&domain, address));
+        wanted.insert(keys::released(&domain, address));
+    }
+    if keys::parse_held(&entry.key).is_some() || keys::parse_attachment(&entry.key).is_some() {
+        wanted.extend(record::decode_pointer(entry).ok().map(|id| keys::lease(&id)));
+    }
+    if keys::parse_lease(&entry.key).is_some()
+        && let Ok(stored) = record::decode_lease(entry)
+    {
+        let lease = stored.value;
+        wanted.extend(lease.bound().map(|stamp| changes::attachment_key(&lease.id, stamp)));
+        for leased in &lease.addresses {
+            wanted.insert(keys::address(&leased.domain, leased.address));
+            wanted.insert(keys::released(&leased.domain, leased.address));
+        }
+    }
+}

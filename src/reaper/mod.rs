@@ -1,0 +1,190 @@
+//! The reaper: gives back what dead pods left behind, and never an address that lives.
+//!
+//! A pass reads all leases of the cluster at one revision, *then* lists the pods (a pod that is born in between is in the
+//! list, or answers when it is asked for), then the nodes and controllers that verdicts need. [`domain::reap`] decides;
+//! its brakes stop what looks like a false answer. Each candidate's pod is asked for once more, live; only that proof
+//! makes a transaction, and that compares the lease's own revision. What a pass must remember it writes into the lease,
+//! where every ADD forgets it: there is no state here, no leader, and two reapers at once are harmless.
+//!
+//! One failure does not end a pass, but a list that is not complete ends it before anything is given back.
+//!
+//! [`domain::reap`]: crate::domain::reap
+
+mod mend;
+mod pass;
+mod read;
+
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+use thiserror::Error;
+
+pub use self::{mend::Mended, pass::pass};
+use crate::{
+    domain::{
+        lease::{LeaseId, State, Timestamp},
+        names::{ClusterName, NodeName},
+        reap::{Brake, Policy, Row},
+    },
+    pods::ApiError,
+    store::{Revision, StoreError},
+};
+
+/// What a pass stands on.
+pub struct Context<'a, S, K, C, L> {
+    /// Where leases live.
+    pub store: &'a S,
+    /// The Kubernetes API.
+    pub api: &'a K,
+    /// The clocks of this host.
+    pub clock: &'a C,
+    /// The audit trail.
+    pub log: &'a L,
+    /// The cluster, as it is registered.
+    pub cluster: &'a ClusterName,
+    /// Times and limits.
+    pub policy: &'a Policy,
+}
+
+/// How a pass is made.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Options {
+    /// Nothing is written, and nothing is asked live.
+    pub dry_run: bool,
+    /// The report names every lease, also those that are kept because their pods live.
+    pub all: bool,
+    /// Half pairs are looked for and mended.
+    pub mend: bool,
+}
+
+/// How far a pass has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// So many leases are read.
+    Leases(usize),
+    /// So many pods are listed.
+    Pods(usize),
+    /// So many of so many candidates are done with.
+    Candidates(usize, usize),
+    /// The store is looked through for half pairs.
+    Mending,
+}
+
+/// Why there was no pass.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum PassError {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The Kubernetes API.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The cluster's name is not in the store.
+    #[error("cluster {cluster} is not registered (registered: {known})")]
+    Unregistered {
+        /// The name.
+        cluster: ClusterName,
+        /// Those that are, or `none`.
+        known: String,
+    },
+}
+
+/// What became of a lease.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Fate {
+    /// It is kept: a label that does not change.
+    Kept(&'static str),
+    /// It is kept, and what was seen is written into it.
+    Noted(&'static str),
+    /// It is given back: held from now on, or released.
+    GivenBack,
+    /// It would be given back, but for `--dry-run`.
+    Candidate,
+    /// It changed between the list and the end: the next pass looks again.
+    Changed,
+    /// The store did not take the end: why. The next pass tries again.
+    Failed(String),
+}
+
+impl Fate {
+    /// The word in tables and JSON.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Kept(_) | Self::Noted(_) => "kept",
+            Self::GivenBack => "given back",
+            Self::Candidate => "to give back",
+            Self::Changed => "changed",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+/// A lease, and what became of it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Judged {
+    /// The lease.
+    pub id: LeaseId,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Its state before.
+    pub state: State,
+    /// The node of its sandbox.
+    pub node: Option<NodeName>,
+    /// The row of the table of verdicts.
+    pub row: Row,
+    /// What became of it.
+    pub fate: Fate,
+    /// Why, for a person.
+    pub why: String,
+    /// A person should look at it.
+    pub look: bool,
+}
+
+/// What a pass did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The revision at which the leases were read.
+    pub revision: Revision,
+    /// The API server's clock.
+    pub at: Timestamp,
+    /// How far this host's clock is ahead of it, milliseconds.
+    pub skew_ms: i64,
+    /// How many leases the cluster has.
+    pub leases: usize,
+    /// How many of them are bound.
+    pub bound: usize,
+    /// How many pods the API listed.
+    pub pods: usize,
+    /// How many leases the verdicts would end, before brakes.
+    pub candidates: usize,
+    /// How many are kept, by reason.
+    pub kept: BTreeMap<&'static str, usize>,
+    /// Records that cannot be read: key and why.
+    pub unreadable: Vec<(String, String)>,
+    /// The leases worth a line, or all.
+    pub judged: Vec<Judged>,
+    /// What stopped the giving-back, or part of it.
+    pub brakes: Vec<Brake>,
+    /// Half pairs.
+    pub mended: Mended,
+    /// How many released keys were forgotten.
+    pub forgotten: usize,
+    /// What failed, and did not end the pass.
+    pub troubles: Vec<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Report {
+    /// How many leases were given back.
+    #[must_use]
+    pub fn given_back(&self) -> usize {
+        self.judged.iter().filter(|judged| judged.fate == Fate::GivenBack).count()
+    }
+
+    /// Is there something that a person should look at?
+    #[must_use]
+    pub fn braked(&self) -> bool {
+        !self.brakes.is_empty()
+    }
+}

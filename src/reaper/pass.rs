@@ -1,0 +1,528 @@
+//! One pass: read, list, decide, ask again, end, one after the other.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    net::IpAddr,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, stream};
+use tokio::time::Instant;
+
+use super::{Context, Fate, Judged, Mended, Options, PassError, Report, Step, mend, read};
+use crate::{
+    domain::{
+        kubernetes::{Answer, Controller, ControllerRef, Node, Pod, PodKey},
+        lease::{Holder, Lease, Timestamp},
+        names::{Namespace, NodeName, PoolName},
+        pool::Pool,
+        reap::{self, Brake, Case, Confirmed, Give, Identity, Keep, Note, PoolPolicy, Row, Verdict},
+    },
+    ops::{Change, Clock, Log, commit},
+    pods::{ApiError, Cluster},
+    store::{
+        Key, Read, Revision, Store, StoreError, Txn, changes, keys,
+        record::{self, Stored},
+    },
+};
+
+/// Requests in flight: enough to hide the way to API and store, few beside what kubelets ask.
+const AT_ONCE: usize = 16;
+/// A transaction of a pass is sent until answered for so long; the next pass begins anew.
+const COMMIT_FOR: Duration = Duration::from_secs(10);
+/// What was listed of a node is asked again for a candidate if it is older than this: a node may have come back.
+const NODE_FRESH: Duration = Duration::from_secs(5);
+/// How many released keys one transaction forgets: etcd takes 128 operations.
+const FORGET_AT_ONCE: usize = 60;
+
+/// A pass. See the module above for its order.
+///
+/// # Errors
+/// [`PassError`]: leases or pods could not be listed in full. Nothing was given back then.
+pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
+    context: &Context<'_, S, K, C, L>,
+    options: Options,
+    progress: &(dyn Fn(Step) + Sync),
+) -> Result<Report, PassError> {
+    let began = Instant::now();
+    let start = read::start(context.store, context.cluster, &|count| progress(Step::Leases(count))).await?;
+    let Some(registered) = start.cluster.clone() else {
+        let mut known: Vec<String> = start.known.iter().map(ToString::to_string).collect();
+        known.sort();
+        let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+        return Err(PassError::Unregistered { cluster: context.cluster.clone(), known });
+    };
+    let found = context.api.identity().await?;
+    let identity = if found == registered { Identity::Same } else { Identity::Differs { registered, found } };
+    let listed = context.api.pods(&|count| progress(Step::Pods(count))).await?;
+    let at = listed.at;
+    let skew_ms = context.clock.now().since(at);
+    let pods: HashMap<&PodKey, &Pod> = listed.items.iter().map(|pod| (&pod.key, pod)).collect();
+
+    let mut looked = Looked::default();
+    let mut troubles = Vec::new();
+    look_further(context, &start.leases, &pods, &mut looked, &mut troubles).await;
+
+    let mut run = Run { context, pools: &start.pools, looked, listed_at: Instant::now() };
+    let mut verdicts = run.verdicts(&start.leases, &pods, at);
+    let gives: Vec<Row> =
+        verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Give(_))).map(Verdict::row).collect();
+    let bound = start.leases.iter().filter(|(lease, _)| is_bound_pod(lease)).count();
+    let count = listed.items.len();
+    // Without anything to stop and without a false answer in sight the nodes are nobody's business.
+    let brakes = if gives.is_empty() && identity == Identity::Same && (count > 0 || bound == 0) {
+        Vec::new()
+    } else {
+        if run.looked.nodes.is_none() {
+            run.looked.nodes = Some(list_nodes(context, &mut troubles).await);
+        }
+        run.brakes(identity, &start.leases, bound, count, &gives)
+    };
+    verdicts = verdicts.into_iter().map(|verdict| reap::brake(verdict, &brakes)).collect();
+    // The longest part is still to come, and needs none of them.
+    drop(pods);
+    drop(listed.items);
+
+    let mut report = Report {
+        revision: start.revision,
+        at,
+        skew_ms,
+        leases: start.leases.len(),
+        bound,
+        pods: count,
+        candidates: gives.len(),
+        kept: BTreeMap::new(),
+        unreadable: start.unreadable,
+        judged: Vec::new(),
+        brakes,
+        mended: Mended::default(),
+        forgotten: 0,
+        troubles,
+        took: Duration::ZERO,
+    };
+    run.act(&start.leases, verdicts, options, progress, &mut report).await;
+    if options.mend {
+        progress(Step::Mending);
+        let mended = look_for_halves(context, &start.leases, start.revision, options.dry_run).await;
+        match mended {
+            Ok(mended) => report.mended = mended,
+            Err(why) => report.troubles.push(format!("half pairs were not looked for: {why}")),
+        }
+    }
+    if !options.dry_run {
+        match forget(context, at).await {
+            Ok(count) => report.forgotten = count,
+            Err(why) => report.troubles.push(format!("released addresses were not forgotten: {why}")),
+        }
+        if report.brakes.is_empty()
+            && let Err(why) = write_down(context, at).await
+        {
+            report.troubles.push(format!("the time of this pass was not written down: {why}"));
+        }
+    }
+    report.took = began.elapsed();
+    Ok(report)
+}
+
+fn is_bound_pod(lease: &Lease) -> bool {
+    lease.bound().is_some() && matches!(lease.id.holder, Holder::Pod { .. })
+}
+
+fn key_of(lease: &Lease) -> Option<PodKey> {
+    match &lease.id.holder {
+        Holder::Pod { namespace, name } => Some(PodKey { namespace: namespace.clone(), name: name.clone() }),
+        Holder::Container(_) => None,
+    }
+}
+
+/// What was asked beyond the pods.
+#[derive(Default)]
+struct Looked {
+    /// `None`: nobody needed them.
+    nodes: Option<Result<Vec<Node>, String>>,
+    controllers: HashMap<(Namespace, ControllerRef), Answer<Controller>>,
+}
+
+/// Asks for the nodes and the controllers that verdicts need, and for nothing else.
+async fn look_further<S: Store, K: Cluster, C: Clock, L: Log>(
+    context: &Context<'_, S, K, C, L>,
+    leases: &[(Lease, Revision)],
+    pods: &HashMap<&PodKey, &Pod>,
+    looked: &mut Looked,
+    troubles: &mut Vec<String>,
+) {
+    let mut controllers: HashSet<(Namespace, ControllerRef)> = HashSet::new();
+    let mut node = false;
+    for (lease, _) in leases {
+        let Some(key) = key_of(lease) else { continue };
+        let pod = pods.get(&key).map_or(Answer::Absent, |pod| Answer::Present(*pod));
+        let needs = reap::needs(lease, &pod, context.policy);
+        node |= needs.node.is_some();
+        controllers.extend(needs.controller.map(|controller| (key.namespace, controller)));
+    }
+    if node {
+        looked.nodes = Some(list_nodes(context, troubles).await);
+    }
+    let asked = stream::iter(controllers).map(|(namespace, controller)| async move {
+        let answer = ask_controller(context.api, &namespace, &controller).await;
+        ((namespace, controller), answer)
+    });
+    let answers: Vec<_> = asked.buffer_unordered(AT_ONCE).collect().await;
+    looked.controllers.extend(answers);
+}
+
+async fn ask_controller<K: Cluster>(
+    api: &K,
+    namespace: &Namespace,
+    controller: &ControllerRef,
+) -> Answer<Controller> {
+    match api.controller(namespace, controller).await {
+        Ok(live) => live.found.map_or(Answer::Absent, Answer::Present),
+        Err(error) => Answer::Unknown(error.to_string()),
+    }
+}
+
+async fn list_nodes<S: Store, K: Cluster, C: Clock, L: Log>(
+    context: &Context<'_, S, K, C, L>,
+    troubles: &mut Vec<String>,
+) -> Result<Vec<Node>, String> {
+    context.api.nodes().await.map(|listed| listed.items).map_err(|error| {
+        troubles.push(format!("nodes: {error}"));
+        error.to_string()
+    })
+}
+
+/// A pass that has its answers.
+struct Run<'a, 'c, S, K, C, L> {
+    context: &'a Context<'c, S, K, C, L>,
+    pools: &'a HashMap<PoolName, Result<Pool, String>>,
+    looked: Looked,
+    listed_at: Instant,
+}
+
+impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
+    fn pools_of(&self, lease: &Lease) -> Answer<PoolPolicy> {
+        PoolPolicy::of_lease(lease, |name| match self.pools.get(name) {
+            Some(Ok(pool)) => Answer::Present(pool),
+            Some(Err(why)) => Answer::Unknown(why.clone()),
+            None => Answer::Absent,
+        })
+    }
+
+    fn node(&self, name: &NodeName) -> Answer<&Node> {
+        match &self.looked.nodes {
+            Some(Ok(nodes)) => {
+                nodes.iter().find(|node| node.name == *name).map_or(Answer::Absent, Answer::Present)
+            }
+            Some(Err(why)) => Answer::Unknown(why.clone()),
+            None => Answer::Unknown("the nodes were not asked for".into()),
+        }
+    }
+
+    fn case<'b>(&'b self, lease: &'b Lease, pod: Answer<&'b Pod>) -> Case<'b> {
+        let needs = reap::needs(lease, &pod, self.context.policy);
+        let unasked = || "nothing asked for it".to_owned();
+        let node = needs.node.map_or_else(|| Answer::Unknown(unasked()), |name| self.node(&name));
+        let controller = needs.controller.zip(key_of(lease)).map_or_else(
+            || Answer::Unknown(unasked()),
+            |(controller, key)| match self.looked.controllers.get(&(key.namespace, controller)) {
+                Some(answer) => answer.as_ref(),
+                None => Answer::Unknown(unasked()),
+            },
+        );
+        Case { lease, cluster: self.context.cluster, pools: self.pools_of(lease), pod, node, controller }
+    }
+
+    fn verdicts(
+        &self,
+        leases: &[(Lease, Revision)],
+        pods: &HashMap<&PodKey, &Pod>,
+        now: Timestamp,
+    ) -> Vec<Verdict> {
+        let verdict = |lease| {
+            let pod = key_of(lease).and_then(|key| pods.get(&key).copied());
+            let case = self.case(lease, pod.map_or(Answer::Absent, Answer::Present));
+            reap::verdict(&case, self.context.policy, now)
+        };
+        leases.iter().map(|(lease, _)| verdict(lease)).collect()
+    }
+
+    fn brakes(
+        &self,
+        identity: Identity,
+        leases: &[(Lease, Revision)],
+        bound: usize,
+        pods: usize,
+        gives: &[Row],
+    ) -> Vec<Brake> {
+        let named: BTreeSet<NodeName> = leases
+            .iter()
+            .filter(|(lease, _)| is_bound_pod(lease))
+            .filter_map(|(lease, _)| lease.bound().map(|stamp| stamp.node.clone()))
+            .collect();
+        let nodes = match &self.looked.nodes {
+            Some(Ok(nodes)) => Ok(nodes.as_slice()),
+            Some(Err(why)) => Err(why.clone()),
+            None => Err("they were not asked for".into()),
+        };
+        let cluster = self.context.cluster;
+        let found = reap::Pass { cluster, identity, bound, named: &named, pods: Ok(pods), nodes, gives };
+        reap::brakes(&found, self.context.policy)
+    }
+
+    /// Notes and ends, many at once; what is merely kept is counted.
+    async fn act(
+        &self,
+        leases: &[(Lease, Revision)],
+        verdicts: Vec<Verdict>,
+        options: Options,
+        progress: &(dyn Fn(Step) + Sync),
+        report: &mut Report,
+    ) {
+        let brakes = report.brakes.clone();
+        let mut work = Vec::new();
+        for ((lease, revision), verdict) in leases.iter().zip(verdicts) {
+            match verdict {
+                Verdict::Keep(kept) => {
+                    *report.kept.entry(kept.why.label()).or_default() += 1;
+                    if options.all || !is_plain(&kept.why) {
+                        let fate = Fate::Kept(kept.why.label());
+                        report.judged.push(judged(lease, kept.row, fate, kept.why.to_string(), kept.report));
+                    }
+                }
+                verdict @ (Verdict::Note(..) | Verdict::Give(_)) => work.push((lease, *revision, verdict)),
+            }
+        }
+        let all = work.iter().filter(|(_, _, verdict)| matches!(verdict, Verdict::Give(_))).count();
+        let done = AtomicUsize::new(0);
+        let tasks = stream::iter(work).map(|(lease, revision, verdict)| {
+            let (brakes, done) = (&brakes, &done);
+            async move {
+                match verdict {
+                    Verdict::Give(give) => {
+                        let ended = self.end(lease, revision, give, brakes, options).await;
+                        progress(Step::Candidates(done.fetch_add(1, Ordering::Relaxed) + 1, all));
+                        ended
+                    }
+                    Verdict::Note(kept, note) => {
+                        let label = kept.why.label();
+                        let fate = self.note(lease, revision, &note, label, options).await;
+                        judged(lease, kept.row, fate, kept.why.to_string(), kept.report)
+                    }
+                    Verdict::Keep(kept) => judged(
+                        lease,
+                        kept.row,
+                        Fate::Kept(kept.why.label()),
+                        kept.why.to_string(),
+                        kept.report,
+                    ),
+                }
+            }
+        });
+        let ended: Vec<Judged> = tasks.buffer_unordered(AT_ONCE).collect().await;
+        for judged in ended {
+            match &judged.fate {
+                Fate::Kept(label) | Fate::Noted(label) => *report.kept.entry(label).or_default() += 1,
+                Fate::Failed(why) => report.troubles.push(format!("{}: {why}", judged.id)),
+                Fate::GivenBack | Fate::Candidate | Fate::Changed => {}
+            }
+            report.judged.push(judged);
+        }
+        report.judged.sort_by(|a, b| a.id.cmp(&b.id));
+    }
+
+    async fn note(
+        &self,
+        lease: &Lease,
+        revision: Revision,
+        note: &Note,
+        label: &'static str,
+        options: Options,
+    ) -> Fate {
+        if options.dry_run {
+            return Fate::Noted(label);
+        }
+        let change = |stored: &Stored<Lease>| Some(changes::note(stored, &note.write(&stored.value)));
+        match self.change(lease, revision, change).await {
+            Ok(true) => Fate::Noted(label),
+            Ok(false) => Fate::Changed,
+            Err(error) => Fate::Failed(error.to_string()),
+        }
+    }
+
+    /// Asks for the pod of a candidate, live, and ends the lease if the verdict stands.
+    async fn end(
+        &self,
+        lease: &Lease,
+        revision: Revision,
+        give: Give,
+        brakes: &[Brake],
+        options: Options,
+    ) -> Judged {
+        if options.dry_run {
+            return judged(lease, give.row(), Fate::Candidate, give.text().to_owned(), true);
+        }
+        let confirmed = match self.confirm(lease, &give, brakes).await {
+            Ok(confirmed) => confirmed,
+            Err(why) => {
+                let look = !matches!(why, Keep::PodLives | Keep::Changed);
+                return judged(lease, give.row(), Fate::Kept(why.label()), why.to_string(), look);
+            }
+        };
+        let now = self.context.clock.now();
+        let fate = match self.change(lease, revision, |stored| changes::reap(&confirmed, stored, now)).await {
+            Ok(true) => {
+                self.tell(&confirmed);
+                Fate::GivenBack
+            }
+            Ok(false) => Fate::Changed,
+            Err(error) => Fate::Failed(error.to_string()),
+        };
+        judged(lease, confirmed.row(), fate, confirmed.text().to_owned(), true)
+    }
+
+    async fn confirm(&self, lease: &Lease, give: &Give, brakes: &[Brake]) -> Result<Confirmed, Keep> {
+        let api = self.context.api;
+        let unknown = |error: &ApiError| Keep::UnknownAnswer { reason: error.to_string() };
+        let Some(key) = key_of(lease) else { return Err(Keep::NoPodIdentity) };
+        let live = api.pod(&key).await.map_err(|error| unknown(&error))?;
+        let pod = live.found.as_ref().map_or(Answer::Absent, Answer::Present);
+        let mut case = self.case(lease, pod.clone());
+        let needs = reap::needs(lease, &pod, self.context.policy);
+        // A node that was silent may have come back since the list.
+        let node;
+        if let Some(name) = needs.node.filter(|_| self.listed_at.elapsed() >= NODE_FRESH) {
+            node = api.node(&name).await.map_err(|error| unknown(&error))?;
+            case.node = node.found.as_ref().map_or(Answer::Absent, Answer::Present);
+        }
+        let controller;
+        if let Some(wanted) = needs.controller.filter(|_| self.listed_at.elapsed() >= NODE_FRESH) {
+            controller = ask_controller(api, &key.namespace, &wanted).await;
+            case.controller = controller.as_ref();
+        }
+        reap::confirm(give, &case, brakes, self.context.policy, live.at)
+    }
+
+    /// Commits a change of a lease, if it still is as it was listed: `false` if not.
+    async fn change(
+        &self,
+        lease: &Lease,
+        revision: Revision,
+        txn: impl FnOnce(&Stored<Lease>) -> Option<Txn>,
+    ) -> Result<bool, StoreError> {
+        let deadline = Instant::now() + COMMIT_FOR;
+        let store = self.context.store;
+        let snapshot = commit::read(store, &[Read::Get(keys::lease(&lease.id))], None, deadline).await?;
+        let stored = snapshot.entry(0).filter(|entry| entry.revision == revision);
+        let Some(stored) = stored.and_then(|entry| record::decode_lease(entry).ok()) else {
+            return Ok(false);
+        };
+        let Some(txn) = txn(&stored) else { return Ok(false) };
+        send(store, txn, deadline).await
+    }
+
+    fn tell(&self, confirmed: &Confirmed) {
+        let lease = confirmed.lease();
+        let held = lease.bound().is_some() && (lease.sticky || lease.reserved);
+        self.context.log.change(&Change {
+            what: if held { "lease.held" } else { "lease.released" },
+            lease: Some(lease.id.clone()),
+            addresses: addresses(lease),
+            pool: lease.addresses.iter().find_map(|leased| leased.pool.clone()),
+            container: lease.bound().map(|stamp| stamp.container.clone()),
+            why: format!("reaped by row {}: {}", confirmed.row(), confirmed.text()),
+        });
+    }
+}
+
+async fn send<S: Store>(store: &S, txn: Txn, deadline: Instant) -> Result<bool, StoreError> {
+    Ok(match commit::surely(store, &commit::shown(txn), deadline).await? {
+        commit::Sent::Applied(_) => true,
+        commit::Sent::Conflict(_) => false,
+    })
+}
+
+/// Kept for the plainest reasons: no line but with `all`.
+const fn is_plain(why: &Keep) -> bool {
+    matches!(why, Keep::PodLives | Keep::PodExists | Keep::OwnerWantsIt { .. } | Keep::Reserved)
+}
+
+fn addresses(lease: &Lease) -> Vec<IpAddr> {
+    lease.addresses.iter().map(|leased| leased.address).collect()
+}
+
+fn judged(lease: &Lease, row: Row, fate: Fate, why: String, look: bool) -> Judged {
+    Judged {
+        id: lease.id.clone(),
+        addresses: addresses(lease),
+        state: lease.state(),
+        node: lease.bound().map(|stamp| stamp.node.clone()),
+        row,
+        fate,
+        why,
+        look,
+    }
+}
+
+async fn look_for_halves<S: Store, K: Cluster, C: Clock, L: Log>(
+    context: &Context<'_, S, K, C, L>,
+    leases: &[(Lease, Revision)],
+    at: Revision,
+    dry: bool,
+) -> Result<Mended, String> {
+    let text = |error: &dyn std::error::Error| error.to_string();
+    let found = mend::suspicious(context.store, context.cluster, leases, at).await.map_err(|e| text(&e))?;
+    mend::mend(context.store, found, context.clock.now(), dry).await.map_err(|e| text(&e))
+}
+
+/// Drops the keys of addresses that were given back long ago, by the clock that wrote them or this one's.
+async fn forget<S: Store, K: Cluster, C: Clock, L: Log>(
+    context: &Context<'_, S, K, C, L>,
+    now: Timestamp,
+) -> Result<usize, StoreError> {
+    let mut old: Vec<Txn> = Vec::new();
+    read::pages(context.store, &keys::all_released(), None, |entries| {
+        for entry in entries {
+            let Some((domain, address)) = keys::parse_released(&entry.key) else { continue };
+            let Ok(stored) = record::decode_released(entry) else { continue };
+            if reap::is_forgotten(&stored.value, now) {
+                old.extend(changes::forget(&domain, address, &stored));
+            }
+        }
+    })
+    .await?;
+    let mut count = 0;
+    for some in old.chunks(FORGET_AT_ONCE) {
+        let deadline = Instant::now() + COMMIT_FOR;
+        let mut together = Txn::default();
+        for txn in some {
+            together.compares.extend(txn.compares.iter().cloned());
+            together.writes.extend(txn.writes.iter().cloned());
+        }
+        if send(context.store, together, deadline).await? {
+            count += some.len();
+            continue;
+        }
+        // One of them was leased meanwhile: each for itself.
+        for txn in some {
+            count += usize::from(send(context.store, txn.clone(), deadline).await?);
+        }
+    }
+    Ok(count)
+}
+
+/// Writes the time of this pass into the cluster's record: who looks sees whether the reaper lives (B060).
+async fn write_down<S: Store, K: Cluster, C: Clock, L: Log>(
+    context: &Context<'_, S, K, C, L>,
+    at: Timestamp,
+) -> Result<(), StoreError> {
+    let deadline = Instant::now() + COMMIT_FOR;
+    let key: Key = keys::cluster(context.cluster);
+    let snapshot = commit::read(context.store, &[Read::Get(key)], None, deadline).await?;
+    let Some(stored) = snapshot.entry(0).and_then(|entry| record::decode_cluster(entry).ok()) else {
+        return Ok(());
+    };
+    // Another reaper that was faster has written the same.
+    send(context.store, changes::reaped(context.cluster, &stored, at), deadline).await.map(|_| ())
+}
