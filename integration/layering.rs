@@ -191,6 +191,8 @@ const ROWS: &[Row] = &[
             "ops::*",
             "host",
             "admin::*",
+            "pods",
+            "reaper",
             "telemetry",
             "trail",
         ],

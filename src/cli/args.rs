@@ -1,12 +1,13 @@
 //! The command line: names, flags, help. Nothing is decided here.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::domain::{
     addr::parse_address,
     names::{ClusterName, DomainName, IfName, Namespace, NetworkName, NodeName, PoolName, Uid},
+    pool::parse_duration,
 };
 
 fn name<T, E: std::fmt::Display>(
@@ -141,6 +142,11 @@ pub(crate) enum Command {
         after_help = "Run it once every node's running pods have their leases back: until then an address of a pod that\nruns could be given to another."
     )]
     Thaw(Write),
+    /// Gives back what dead pods left: one pass, for a CronJob
+    #[command(
+        after_help = "Nothing that lives is given back: every candidate is asked for once more, and doubt keeps. Which row of the\ntable says so stands in the column ROW; the table is in the README.\n\nExamples:\n  leasehold reap --cluster prod-a --dry-run\n  leasehold reap --cluster prod-a --dry-run -o wide        every lease, and why it is kept\n  leasehold reap --cluster prod-a -o json | jq '.items[] | select(.verdict == \"given back\")'\n\nExit status 1: leases or pods could not be listed, and nothing was given back. 3: a brake stopped the pass, or\npart of it."
+    )]
+    Reap(Box<Reap>),
     /// Replays this node's journal: ends of pods that the store did not take when they came
     #[command(after_help = "Every later call of the plugin on this node does the same by and by.")]
     Flush(Write),
@@ -443,6 +449,54 @@ pub(crate) struct Check {
     pub(crate) repair: bool,
     #[command(flatten)]
     pub(crate) write: Write,
+}
+
+/// Which Kubernetes API, and who asks.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct KubeArgs {
+    /// The kubeconfig [default: $KUBECONFIG, the service account of the pod, ~/.kube/config]
+    #[arg(long, value_name = "FILE", help_heading = "Kubernetes")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The context in it [default: its current one]
+    #[arg(long, value_name = "NAME", help_heading = "Kubernetes")]
+    pub(crate) context: Option<String>,
+}
+
+/// Gives back what dead pods left.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Reap {
+    /// A node is lost when its Ready has been Unknown for so long
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    pub(crate) lost_after: Duration,
+    /// A pod is gone when passes have missed it for so long; at least 15s
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = parse_duration)]
+    pub(crate) absent_after: Duration,
+    /// A finished pod gives its address back so long after its last container ended
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = parse_duration)]
+    pub(crate) finished_after: Duration,
+    /// A held lease waits so long for a controller that is gone
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = parse_duration)]
+    pub(crate) owner_after: Duration,
+    /// More leases than that without a pod stop the pass [default: 20, and 10 % of the bound ones]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) max_orphans: Option<usize>,
+    /// Kinds whose pods come back under their names, besides the host file's (repeatable), as Kind.group
+    #[arg(long = "sticky-kind", value_name = "KIND", value_parser = sticky_kind)]
+    pub(crate) sticky_kinds: Vec<String>,
+    /// Do not look for half pairs
+    #[arg(long)]
+    pub(crate) no_mend: bool,
+    #[command(flatten)]
+    pub(crate) kube: KubeArgs,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+fn sticky_kind(text: &str) -> Result<String, String> {
+    match text.split_once('.') {
+        Some((kind, group)) if !kind.is_empty() && !group.is_empty() => Ok(text.to_owned()),
+        Some(_) | None => Err("must be Kind.group, such as CloneSet.apps.kruise.io".into()),
+    }
 }
 
 /// The clusters that may lease.

@@ -3,13 +3,17 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use super::{Failure, args::Global};
+use super::{
+    FAILED, Failure,
+    args::{Global, KubeArgs},
+};
 use crate::{
     admin::Scope,
     config::{
         AuthSettings, CONFIG_VARIABLE, Endpoint, EtcdSettings, Password, Secret, StoreSettings, TlsSettings,
     },
     host::{self, Host, HostError},
+    pods::{Api, Choice, Settings, Surroundings},
     store::any::AnyStore,
     trail::Trail,
 };
@@ -118,4 +122,11 @@ pub(crate) async fn open(global: &Global) -> Result<Site, Failure> {
     };
     let scope = Scope { cluster: global.cluster.clone(), home, domain: global.domain.clone() };
     Ok(Site { store, trail: Trail::of(host.as_ref()), host, scope })
+}
+
+/// The Kubernetes API of a command.
+pub(crate) fn api(args: &KubeArgs) -> Result<Api, Failure> {
+    let choice = Choice { kubeconfig: args.kubeconfig.clone(), context: args.context.clone() };
+    let settings = Settings::find(&choice, &Surroundings::of_process());
+    settings.map(Api::new).map_err(|error| Failure { text: error.to_string(), hint: None, code: FAILED })
 }

@@ -16,6 +16,7 @@ mod doctor;
 mod documents;
 mod leases;
 mod pools;
+mod reap;
 mod render;
 
 use std::{error::Error as _, ffi::OsString, io, process::ExitCode, time::Duration};
@@ -179,6 +180,7 @@ async fn command(cli: &Cli) -> Ended {
         | Command::Cluster(_)
         | Command::Freeze(_)
         | Command::Thaw(_)
+        | Command::Reap(_)
         | Command::Flush(_) => {}
     }
     let site = connect::open(global).await?;
@@ -190,6 +192,7 @@ async fn command(cli: &Cli) -> Ended {
         Command::Cluster(command) => cluster(&site, global, command).await,
         Command::Freeze(args) => freeze(&site, args).await,
         Command::Thaw(write) => thaw(&site, write.dry_run).await,
+        Command::Reap(args) => reap::run(&site, global, args).await,
         Command::Flush(write) => doctor::flush(&site, write.dry_run).await,
         Command::Doctor | Command::Version | Command::Completion { .. } => Ok(End::Done),
     }
