@@ -466,3 +466,118 @@ pub fn delete_pool(
     }
     txn
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{
+        kubernetes::Answer,
+        names::{ContainerId, IfName, Namespace, NetworkName, NodeName, PodName},
+        pool::{NodeLost, Retain, Retention, StickyRule},
+        reap::{self, Case, Policy, PoolPolicy, Verdict},
+    };
+    use std::time::Duration;
+
+    const NOW: Timestamp = Timestamp(1_800_000_000_000);
+
+    fn ago(seconds: i64) -> Timestamp {
+        Timestamp(NOW.0 - seconds * 1000)
+    }
+
+    /// Of a pod that was missed for ten minutes, or held for longer than its pool allows.
+    fn lease(bound: bool, sticky: bool, unconfirmed: bool) -> Stored<Lease> {
+        let stamp = Stamp {
+            container: ContainerId::new("c1").unwrap(),
+            node: NodeName::new("n1").unwrap(),
+            uid: None,
+            boot: None,
+            boot_clock: 1,
+            at: ago(3600),
+        };
+        let address = LeasedAddress {
+            address: "10.0.0.1".parse().unwrap(),
+            domain: DomainName::new("default").unwrap(),
+            pool: None,
+        };
+        let holder =
+            Holder::Pod { namespace: Namespace::new("shop").unwrap(), name: PodName::new("bare").unwrap() };
+        let id = LeaseId {
+            cluster: ClusterName::new("prod").unwrap(),
+            holder,
+            network: NetworkName::new("lan").unwrap(),
+            ifname: IfName::new("eth0").unwrap(),
+        };
+        let value = Lease {
+            id,
+            addresses: vec![address],
+            binding: if bound { Binding::Bound(stamp) } else { Binding::Idle(Some(stamp)) },
+            since: ago(3600),
+            created: ago(3600),
+            sticky,
+            reserved: false,
+            unconfirmed,
+            seen: Some(Seen { controller: None, missed: Some(ago(600)) }),
+        };
+        let raw = record::encode_lease(&value, None);
+        Stored { value, revision: Revision(7), raw }
+    }
+
+    fn confirmed(lease: &Lease) -> Confirmed {
+        let retention = Retention {
+            when_deleted: Retain::Delete,
+            when_scaled: Retain::Retain,
+            hold_for: Duration::from_secs(60),
+        };
+        let case = Case {
+            lease,
+            cluster: &lease.id.cluster,
+            pools: Answer::Present(PoolPolicy {
+                node_lost: NodeLost::Free,
+                retention,
+                sticky: StickyRule::Auto,
+            }),
+            pod: Answer::Absent,
+            node: Answer::Absent,
+            controller: Answer::Absent,
+        };
+        let Verdict::Give(give) = reap::verdict(&case, &Policy::default(), NOW) else { panic!() };
+        reap::confirm(&give, &case, &[], &Policy::default(), NOW).unwrap()
+    }
+
+    #[test]
+    fn what_the_reaper_ends_was_never_deled() {
+        let (plain, sticky) = (lease(true, false, false), lease(true, true, false));
+        let unconfirmed = |stored: &Stored<Lease>| reap(&confirmed(&stored.value), stored, NOW).unwrap();
+        assert_eq!(unconfirmed(&plain), give_back(&plain, true, NOW));
+        let held = unconfirmed(&sticky);
+        assert_eq!(held, unbind(&sticky, true, NOW));
+        // What was missed was the pod: nothing has missed the controller yet.
+        let lease = Lease {
+            binding: Binding::Idle(sticky.value.last().cloned()),
+            since: NOW,
+            unconfirmed: true,
+            seen: None,
+            ..sticky.value.clone()
+        };
+        let key = keys::lease(&lease.id);
+        assert_eq!(held.writes[0], Write::Put(key, record::encode_lease(&lease, Some(&sticky.raw))));
+    }
+
+    #[test]
+    fn a_held_lease_is_given_back_with_the_mark_that_it_has() {
+        for mark in [true, false] {
+            let held = lease(false, true, mark);
+            assert_eq!(reap(&confirmed(&held.value), &held, NOW), Some(give_back(&held, mark, NOW)));
+        }
+    }
+
+    #[test]
+    fn b049_a_lease_that_is_not_the_confirmed_one_stays() {
+        let judged = lease(true, false, false);
+        let proof = confirmed(&judged.value);
+        let mut other = judged.clone();
+        other.value.sticky = true;
+        assert_eq!(reap(&proof, &other, NOW), None);
+        assert!(reap(&proof, &judged, NOW).is_some());
+    }
+}

@@ -188,3 +188,222 @@ pub fn brake(verdict: Verdict, brakes: &[Brake]) -> Verdict {
         (verdict, _) => verdict,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{lease::Timestamp, reap::Line};
+
+    /// Nodes by their readiness: `T`, `F`, `U`, or `O` for one that is Unknown and out of service.
+    fn nodes(states: &str) -> Vec<Node> {
+        let node = |(index, state): (usize, char)| Node {
+            name: NodeName::new(format!("n{index}")).unwrap(),
+            ready: match state {
+                'T' => Ready::True,
+                'F' => Ready::False,
+                _ => Ready::Unknown { since: Timestamp(0) },
+            },
+            out_of_service: state == 'O',
+        };
+        states.chars().enumerate().map(node).collect()
+    }
+
+    fn named(count: usize) -> BTreeSet<NodeName> {
+        (0..count).map(|index| NodeName::new(format!("n{index}")).unwrap()).collect()
+    }
+
+    fn rows(row: Row, count: usize) -> Vec<Row> {
+        vec![row; count]
+    }
+
+    /// A pass that pulls no brake, until something of it is changed.
+    #[derive(Debug)]
+    struct World {
+        identity: Identity,
+        bound: usize,
+        named: usize,
+        pods: Result<usize, String>,
+        nodes: Result<Vec<Node>, String>,
+        gives: Vec<Row>,
+    }
+
+    /// `wanted` are the labels, in order.
+    #[track_caller]
+    fn pulls(change: impl FnOnce(&mut World), limit: Option<usize>, wanted: &[&str]) -> Vec<Brake> {
+        let mut world = World {
+            identity: Identity::Same,
+            bound: 100,
+            named: 3,
+            pods: Ok(100),
+            nodes: Ok(nodes("TTT")),
+            gives: vec![],
+        };
+        change(&mut world);
+        let (cluster, named) = (ClusterName::new("prod").unwrap(), named(world.named));
+        let pass = Pass {
+            cluster: &cluster,
+            identity: world.identity,
+            bound: world.bound,
+            named: &named,
+            pods: world.pods,
+            nodes: world.nodes.as_deref().map_err(Clone::clone),
+            gives: &world.gives,
+        };
+        let found = brakes(&pass, &Policy { max_orphans: limit, ..Policy::default() });
+        assert_eq!(found.iter().map(Brake::label).collect::<Vec<_>>(), wanted);
+        found
+    }
+
+    fn uid(text: &str) -> Uid {
+        Uid::new(text).unwrap()
+    }
+
+    #[test]
+    fn another_cluster_stops_all() {
+        pulls(|_| {}, None, &[]);
+        let differs = Identity::Differs { registered: uid("a"), found: uid("b") };
+        for identity in [differs, Identity::Unregistered, Identity::Unknown("403".into())] {
+            let found = pulls(|pass| pass.identity = identity, None, &["identity"]);
+            for row in ALL {
+                assert!(found[0].stops(row));
+            }
+        }
+    }
+
+    #[test]
+    fn b045_an_empty_or_partial_list_stops_all() {
+        let found = pulls(|pass| pass.pods = Ok(0), None, &["list_empty"]);
+        assert!(ALL.iter().all(|row| found[0].stops(*row)));
+        pulls(|pass| pass.nodes = Ok(vec![]), None, &["list_empty"]);
+        pulls(|pass| pass.pods = Ok(1), None, &[]);
+        let nothing = |pass: &mut World| (pass.bound, pass.pods, pass.nodes) = (0, Ok(0), Ok(vec![]));
+        pulls(nothing, None, &[]);
+        let found = pulls(|pass| pass.pods = Err("410".into()), None, &["list_incomplete"]);
+        assert!(ALL.iter().all(|row| found[0].stops(*row)));
+        pulls(|pass| pass.nodes = Err("403".into()), None, &["list_incomplete"]);
+    }
+
+    #[track_caller]
+    fn orphaned(row: Row, gives: usize, bound: usize, limit: Option<usize>, braked: bool) {
+        let gives = rows(row, gives);
+        let change = |pass: &mut World| (pass.bound, pass.gives) = (bound, gives);
+        pulls(change, limit, if braked { &["orphans"] } else { &[] });
+    }
+
+    #[test]
+    fn more_orphans_than_a_bad_day_brings() {
+        orphaned(Row::Missed, 20, 20, None, false);
+        orphaned(Row::Missed, 21, 21, None, true);
+        orphaned(Row::Missed, 21, 209, None, true);
+        orphaned(Row::Missed, 21, 210, None, false);
+        orphaned(Row::Missed, 100, 1000, None, false);
+        orphaned(Row::Missed, 101, 1000, None, true);
+        // A number of one's own stands alone.
+        orphaned(Row::Missed, 100, 100, Some(100), false);
+        orphaned(Row::Missed, 101, 10_000, Some(100), true);
+        orphaned(Row::Missed, 1, 10_000, Some(0), true);
+        orphaned(Row::Missed, 0, 10_000, Some(0), false);
+        // Every other row has its own reason.
+        for row in ALL.into_iter().filter(|row| *row != Row::Missed) {
+            orphaned(row, 100, 100, None, false);
+        }
+    }
+
+    #[test]
+    fn orphans_stop_what_rests_on_an_absence() {
+        let gives = rows(Row::Missed, 21);
+        let found = pulls(|pass| pass.gives = gives, None, &["orphans"]);
+        let stopped: Vec<Row> = ALL.into_iter().filter(|row| found[0].stops(*row)).collect();
+        assert_eq!(stopped, [Row::Missed, Row::MissedSilent, Row::MissedNoNode, Row::Held(Line::Scaled)]);
+    }
+
+    #[track_caller]
+    fn gone(row: Row, gives: usize, states: &str, named: usize, wanted: &[&str]) {
+        let (nodes, gives) = (nodes(states), rows(row, gives));
+        pulls(|pass| (pass.nodes, pass.named, pass.gives) = (Ok(nodes), named, gives), None, wanted);
+    }
+
+    #[test]
+    fn the_crash_of_a_node_needs_no_person() {
+        // One of three is silent, its pods deleting, ended or absent.
+        for row in [Row::Lost, Row::EndedSilent, Row::MissedSilent] {
+            gone(row, 33, "TTU", 3, &[]);
+        }
+        // Or its object was deleted, and its pods with it.
+        gone(Row::MissedNoNode, 33, "TT", 3, &[]);
+    }
+
+    #[test]
+    fn nodes_that_mostly_do_not_exist_are_wrong_names() {
+        gone(Row::MissedNoNode, 21, "TT", 5, &["orphans"]);
+        gone(Row::MissedNoNode, 20, "TT", 5, &[]);
+        gone(Row::MissedNoNode, 21, "TTT", 6, &[]);
+        gone(Row::MissedNoNode, 21, "T", 3, &[]);
+    }
+
+    #[track_caller]
+    fn silent(states: &str, braked: bool) {
+        let nodes = nodes(states);
+        pulls(|pass| pass.nodes = Ok(nodes), None, if braked { &["nodes_silent"] } else { &[] });
+    }
+
+    #[test]
+    fn most_nodes_silent_is_the_network() {
+        silent("TTU", false);
+        silent("TUU", false);
+        silent("UU", false);
+        silent("UUU", true);
+        silent("TTUUU", true);
+        silent("TTTUUU", false);
+        silent("FFUUU", true);
+        silent("TTUUO", false);
+        let found = pulls(|pass| pass.nodes = Ok(nodes("UUU")), None, &["nodes_silent"]);
+        let stopped: Vec<Row> = ALL.into_iter().filter(|row| found[0].stops(*row)).collect();
+        assert_eq!(stopped, [Row::Lost, Row::EndedSilent, Row::MissedSilent]);
+    }
+
+    #[test]
+    fn a_brake_says_what_it_saw_and_what_to_do() {
+        let cluster = || ClusterName::new("prod").unwrap();
+        let case = |brake: Brake, wanted: &str| assert_eq!(brake.to_string(), wanted);
+        case(
+            Brake::Identity {
+                cluster: cluster(),
+                identity: Identity::Differs { registered: uid("a"), found: uid("b") },
+            },
+            "the API server is not of cluster prod: kube-system has UID b, registered is a; mend the kubeconfig or the cluster's name",
+        );
+        case(
+            Brake::Identity { cluster: cluster(), identity: Identity::Unregistered },
+            "cluster prod is not registered; run leasehold cluster add prod",
+        );
+        case(
+            Brake::Empty { list: "pods", bound: 7 },
+            "the list of pods is empty, and 7 leases are bound; look at what the API server says",
+        );
+        case(
+            Brake::Orphans { orphans: 21, bound: 100, limit: None },
+            "21 of 100 bound leases have no pod, though their nodes live, more than 20 and 10%; look at reap --dry-run, then run with --max-orphans 21",
+        );
+        case(
+            Brake::Orphans { orphans: 6, bound: 100, limit: Some(5) },
+            "6 of 100 bound leases have no pod, though their nodes live, and --max-orphans is 5; look at reap --dry-run, then run with --max-orphans 6",
+        );
+        case(
+            Brake::Silent { silent: 3, nodes: 5 },
+            "3 of 5 nodes are unreachable, more than half: their leases wait; taint those that are surely off with node.kubernetes.io/out-of-service",
+        );
+    }
+
+    /// Every row that gives, and some that keep.
+    const ALL: [Row; 8] = [
+        Row::Lives,
+        Row::Lost,
+        Row::Ended,
+        Row::EndedSilent,
+        Row::Missed,
+        Row::MissedSilent,
+        Row::MissedNoNode,
+        Row::Held(Line::Scaled),
+    ];
+}

@@ -617,3 +617,6 @@ fn count(missed: Option<Timestamp>, after: Duration, now: Timestamp) -> Count {
 fn ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests;
