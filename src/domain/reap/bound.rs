@@ -54,9 +54,7 @@ fn overdue(case: &Case<'_>, pod: &Pod, due: Timestamp, policy: &Policy, now: Tim
             Ruling::keep(Row::Overdue, Keep::KubeletLives { node: name, overdue_ms })
                 .reported(overdue_ms >= ms(STUCK_AFTER))
         }
-        Standing::Silent { silent_ms, left_ms } => {
-            Ruling::keep(Row::Silent, Keep::NodeUnknown { node: name, silent_ms, left_ms })
-        }
+        Standing::Silent { silent_ms, left_ms } => wait_silent(case, Row::Silent, name, silent_ms, left_ms),
         Standing::Lost(lost) => give_lost(case, Row::Lost, lost, "pod deleting"),
     }
 }
@@ -79,7 +77,7 @@ fn ended(case: &Case<'_>, pod: &Pod, policy: &Policy, now: Timestamp) -> Ruling 
         // No such standing without a kubelet: nothing is given on it.
         Standing::Lives => Ruling::doubt(format!("node {name}")),
         Standing::Silent { silent_ms, left_ms } => {
-            Ruling::keep(Row::EndedSilent, Keep::NodeUnknown { node: name, silent_ms, left_ms })
+            wait_silent(case, Row::EndedSilent, name, silent_ms, left_ms)
         }
         Standing::Lost(lost) => give_lost(case, Row::EndedSilent, lost, "pod ended"),
     }
@@ -88,8 +86,7 @@ fn ended(case: &Case<'_>, pod: &Pod, policy: &Policy, now: Timestamp) -> Ruling 
 /// Row 6. A pass that saw the pod ended knows that it had ended by then, whatever the node's clock says.
 fn finished(lease: &Lease, pod: &Pod, policy: &Policy, now: Timestamp) -> Ruling {
     let noted = seen_missed(lease).filter(|noted| *noted >= pod.created && *noted <= now);
-    let said = pod.finished.filter(|said| *said <= now);
-    let since = match (noted, said) {
+    let since = match (noted, pod.finished) {
         (Some(noted), Some(said)) => Some(noted.min(said)),
         (one, other) => one.or(other),
     };
@@ -159,15 +156,23 @@ fn is_perhaps_static(lease: &Lease, node: &NodeName) -> bool {
     }
 }
 
-fn give_lost(case: &Case<'_>, row: Row, lost: String, pod: &str) -> Ruling {
-    match &case.pools {
-        Answer::Present(pools) if pools.node_lost == NodeLost::Keep => {
-            Ruling::keep(row, Keep::NodeLostKeep { lost }).reported(true)
-        }
-        Answer::Present(_) | Answer::Absent | Answer::Unknown(_) => {
-            Ruling::give(row, format!("{pod}, {lost}"))
-        }
+fn wait_silent(case: &Case<'_>, row: Row, node: NodeName, silent_ms: i64, left_ms: i64) -> Ruling {
+    if keeps_lost(case) {
+        let lost = format!("node {node} unreachable {}", span(silent_ms));
+        return Ruling::keep(row, Keep::NodeLostKeep { lost });
     }
+    Ruling::keep(row, Keep::NodeUnknown { node, silent_ms, left_ms })
+}
+
+fn give_lost(case: &Case<'_>, row: Row, lost: String, pod: &str) -> Ruling {
+    if keeps_lost(case) {
+        return Ruling::keep(row, Keep::NodeLostKeep { lost }).reported(true);
+    }
+    Ruling::give(row, format!("{pod}, {lost}"))
+}
+
+fn keeps_lost(case: &Case<'_>) -> bool {
+    matches!(&case.pools, Answer::Present(pools) if pools.node_lost == NodeLost::Keep)
 }
 
 /// Can a node confirm that a pod of it has ended?

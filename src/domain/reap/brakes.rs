@@ -126,6 +126,14 @@ impl Brake {
         }
     }
 
+    /// Is nothing that was seen worth a note?
+    const fn blinds(&self) -> bool {
+        match self {
+            Self::Identity { .. } | Self::Empty { .. } | Self::Incomplete { .. } => true,
+            Self::Orphans { .. } | Self::Silent { .. } => false,
+        }
+    }
+
     /// Does it stop what this row gives back? A list in doubt stops what rests on an absence; a cluster in doubt, all.
     #[must_use]
     pub const fn stops(&self, row: Row) -> bool {
@@ -176,15 +184,19 @@ impl fmt::Display for Brake {
     }
 }
 
-/// A verdict that a brake stops keeps.
+/// A verdict that a brake stops keeps. What a list in doubt did not show is not noted as missed either: the first pass
+/// after it would be the second to miss it.
 #[must_use]
 pub fn brake(verdict: Verdict, brakes: &[Brake]) -> Verdict {
     let row = verdict.row();
-    match (verdict, brakes.iter().find(|brake| brake.stops(row))) {
+    let stops = brakes.iter().find(|brake| brake.stops(row));
+    let blinded = brakes.iter().any(Brake::blinds);
+    match (verdict, stops) {
         (Verdict::Give(_), Some(by)) => {
             let why = Keep::Braked { by: by.label(), text: by.to_string() };
             Verdict::Keep(Kept { row, why, report: true })
         }
+        (Verdict::Note(kept, _), _) if blinded => Verdict::Keep(kept),
         (verdict, _) => verdict,
     }
 }

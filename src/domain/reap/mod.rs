@@ -34,6 +34,7 @@
 //! - 9 and 10 give back in spite of `nodeLost: keep`: somebody has taken the pod's object away.
 //! - 11: a lease does not know `config.source`. Static is a pod whose controller was seen to be its node; where no
 //!   controller was seen, one whose name ends in `-<node>`. It is noted as missed, so that it is shown after a day.
+//! - 4, 5 and 7 say `nodeLost: keep` from the first moment: nothing will be given back.
 //! - A sticky lease's controller is noted first and given back by the next pass: held, nobody would know who wants it.
 //! - A lease becomes sticky by a note, never the contrary: `args.cni.sticky` is known to ADD alone, and the next ADD,
 //!   which knows that and the controller, decides it anew.

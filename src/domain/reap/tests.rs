@@ -333,7 +333,8 @@ fn rows_4_and_5_a_pod_that_should_be_gone_on_a_node_that_cannot_be_asked() {
     row("bound", "Running deleting=0", "Unknown=0", "4 keep node_unknown");
     row("bound", "Running deleting=-600", "Unknown=-29", "4 keep node_unknown");
     row("bound", "Running deleting=-600", "Unknown=60", "4 keep node_unknown");
-    row_of("keep", "bound", "Running deleting=-600", "Unknown=-29", "4 keep node_unknown");
+    row_of("keep", "bound", "Running deleting=-600", "Unknown=-29", "4 keep node_lost_keep");
+    row_of("unknown", "bound", "Running deleting=-600", "Unknown=-29", "4 keep node_unknown");
     let given = [
         ("Unknown=-30", "5 give: pod deleting, node n1 unreachable 30s"),
         ("Unknown=-192", "5 give: pod deleting, node n1 unreachable 3m12s"),
@@ -380,6 +381,7 @@ fn row_6_a_pod_that_has_ended_gives_after_its_teardown() {
 fn row_7_an_end_that_the_node_did_not_tell_counts_as_a_lost_node() {
     row("bound", "Failed finished=-600", "Unknown=-29", "7 keep node_unknown");
     row("bound", "Succeeded", "Unknown=0", "7 keep node_unknown");
+    row_of("keep", "bound", "Failed", "Unknown=-29", "7 keep node_lost_keep");
     let given = [
         ("Unknown=-30", "7 give: pod ended, node n1 unreachable 30s"),
         ("Unknown=-1 off", "7 give: pod ended, node n1 out of service"),
@@ -732,6 +734,22 @@ fn b048_a_lease_that_has_changed_is_judged_anew() {
     let brakes = [Brake::Orphans { orphans: 21, bound: 21, limit: None }];
     let found = confirm(&give, &listed.case(), &brakes, &Policy::default(), NOW).unwrap_err();
     assert_eq!(found.label(), "braked");
+}
+
+#[test]
+fn what_a_false_list_does_not_show_is_not_noted() {
+    let braked = |brake_: Brake| {
+        let world = world("bound", "absent", "True", "unknown", "plain");
+        say(&brake(world.verdict(), &[brake_]))
+    };
+    let kept = "8 keep not_missed_long_enough";
+    let cluster = ClusterName::new("prod").unwrap();
+    assert_eq!(braked(Brake::Empty { list: "pods", bound: 1 }), kept);
+    assert_eq!(braked(Brake::Incomplete { list: "nodes", reason: "410".into() }), kept);
+    assert_eq!(braked(Brake::Identity { cluster, identity: Identity::Unregistered }), kept);
+    let noted = "8 note missed: not_missed_long_enough";
+    assert_eq!(braked(Brake::Orphans { orphans: 21, bound: 21, limit: None }), noted);
+    assert_eq!(braked(Brake::Silent { silent: 3, nodes: 3 }), noted);
 }
 
 #[test]
