@@ -12,6 +12,7 @@ mod failures;
 mod layering;
 mod ops;
 mod plugins;
+mod pods_api;
 mod reap;
 mod store_etcd;
 mod strangers;

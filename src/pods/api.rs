@@ -33,7 +33,7 @@ const PAGE: usize = 500;
 /// Lists begun anew because a page had expired.
 const MOST_RESTARTS: usize = 2;
 /// Objects in one list. Kubernetes is made for 150 000 pods; a server that goes on for ever is stopped here.
-const MOST_ITEMS: usize = 2_000_000;
+const MOST_ITEMS: usize = 500_000;
 /// Of an Event's message, in bytes: the API takes no more.
 const MOST_MESSAGE: usize = 1024;
 /// Events whose counts are remembered.
@@ -170,7 +170,9 @@ impl Api {
             let more = page.items.ok_or_else(|| ask.wrong("the answer has no items"))?;
             let rest = usize::try_from(meta.remaining_item_count.unwrap_or(0)).unwrap_or(usize::MAX);
             announced = announced.max(items.len().saturating_add(more.len()).saturating_add(rest));
-            items.reserve_exact(more.len().saturating_add(rest.min(MOST_ITEMS / 8)));
+            if rest > 0 {
+                items.reserve_exact(more.len().saturating_add(rest.min(MOST_ITEMS)));
+            }
             let empty = more.is_empty();
             for object in more {
                 items.push(value(object, *at).map_err(|reason| ask.wrong(reason))?);
@@ -185,7 +187,7 @@ impl Api {
                 return Ok(Listed { items, at: *at });
             }
             if empty || after == next || items.len() > MOST_ITEMS {
-                return Err(ask.wrong("the list has no end"));
+                return Err(ask.wrong(format!("the list does not end ({} came)", items.len())));
             }
             next = after;
         }

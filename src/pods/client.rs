@@ -55,8 +55,8 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// Of requests.
 pub(super) const PATIENCE: Patience =
     Patience { whole: Duration::from_secs(30), part: Duration::from_secs(10) };
-/// Programs ask servers of their own, and those are far away.
-const EXEC_PATIENCE: Duration = Duration::from_secs(60);
+/// Programs ask servers of their own, and those are far away. It is a part of the request's time.
+const EXEC_PATIENCE: Duration = Duration::from_secs(20);
 /// What a program prints; a token and a certificate are some kB.
 const MOST_PRINTED: u64 = 1 << 20;
 const MOST_BODY: usize = 128 << 20;

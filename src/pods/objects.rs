@@ -569,3 +569,126 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Fault> 
     // Line and column tell a body that was cut from one of another kind.
     serde_json::from_slice(body).map_err(|error| format!("the answer is not as expected: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(change: impl FnOnce(&mut Value)) -> Result<Pod, Fault> {
+        let mut pod = super::super::testing::pod(0);
+        change(&mut pod);
+        parse::<PodObject>(pod.to_string().as_bytes()).and_then(Pod::try_from)
+    }
+
+    fn ended(at: Option<&str>) -> Value {
+        json!({ "name": "c", "state": { "terminated": { "exitCode": 0, "finishedAt": at } } })
+    }
+
+    #[track_caller]
+    fn finished(status: &Value, expected: Option<i64>) {
+        let found = pod(|pod| {
+            pod["spec"]["containers"] = json!([{ "name": "c" }, { "name": "d" }]);
+            pod["status"] = status.clone();
+        });
+        assert_eq!(found.unwrap().finished, expected.map(|second| Timestamp(second * 1000)), "{status}");
+    }
+
+    #[test]
+    fn a_pod_has_finished_when_its_status_says_so_of_every_container() {
+        let [one, two, three] =
+            ["1970-01-01T00:00:01Z", "1970-01-01T00:00:02Z", "1970-01-01T00:00:03Z"].map(Some);
+        let both = json!([ended(two), ended(one)]);
+        finished(&json!({ "containerStatuses": both }), Some(2));
+        finished(&json!({ "containerStatuses": both, "initContainerStatuses": [ended(three)] }), Some(3));
+        finished(
+            &json!({ "containerStatuses": both, "ephemeralContainerStatuses": [ended(three)] }),
+            Some(3),
+        );
+        let running = json!([{ "name": "c", "state": { "running": {} } }]);
+        finished(&json!({ "containerStatuses": both, "initContainerStatuses": running }), None);
+        finished(
+            &json!({ "containerStatuses": both, "ephemeralContainerStatuses": [{ "name": "e" }] }),
+            None,
+        );
+        finished(&json!({ "containerStatuses": [ended(two), ended(None)] }), None);
+        finished(&json!({ "containerStatuses": [ended(two)] }), None);
+        finished(&json!({ "phase": "Failed", "reason": "Evicted" }), None);
+        finished(&json!(null), None);
+    }
+
+    #[test]
+    fn annotations_tell_of_mirrors_networks_and_wishes() {
+        let network =
+            r#"[{"name":"shop/lan","interface":"net1","ips":["10.0.0.7","fd00::7"],"dns":{}},{"name":"x"}]"#;
+        let found = pod(|pod| {
+            pod["metadata"]["annotations"] = json!({
+                MIRROR: "a-hash", NETWORK_STATUS: network, "leasehold.io/ip": "10.0.0.7", "other": null,
+            });
+            pod["status"] = json!({ "podIP": "10.1.0.1", "podIPs": null });
+        })
+        .unwrap();
+        assert_eq!(found.mirror.as_deref(), Some("a-hash"));
+        assert_eq!(found.wishes.len(), 1);
+        let shown: Vec<_> =
+            found.addresses.iter().map(|one| (one.address.to_string(), one.attachment.clone())).collect();
+        let lan = Some(("shop/lan".to_owned(), "net1".to_owned()));
+        let expected = [("10.1.0.1", None), ("10.0.0.7", lan.clone()), ("fd00::7", lan)];
+        assert_eq!(shown, expected.map(|(address, attachment)| (address.to_owned(), attachment)));
+        let odd = pod(|pod| pod["metadata"]["annotations"] = json!({ NETWORK_STATUS: "{" })).unwrap();
+        assert_eq!(odd.addresses.len(), 1);
+        assert_eq!(pod(|pod| pod["metadata"]["annotations"] = json!(null)).unwrap().wishes, []);
+    }
+
+    #[test]
+    fn a_pod_that_lacks_something_says_what() {
+        for (field, words) in [
+            ("name", "it has no metadata.name"),
+            ("namespace", "it has no metadata.namespace"),
+            ("uid", "pod shop/db-0: it has no metadata.uid"),
+            ("creationTimestamp", "pod shop/db-0: it has no metadata.creationTimestamp"),
+        ] {
+            assert_eq!(pod(|pod| pod["metadata"][field] = json!(null)).unwrap_err(), words);
+        }
+        let error = pod(|pod| pod["metadata"]["name"] = "a/b".into()).unwrap_err();
+        assert!(error.contains("invalid character '/'"), "{error}");
+        let error = pod(|pod| pod["metadata"]["deletionTimestamp"] = "soon".into()).unwrap_err();
+        assert!(error.contains("\"soon\" is no time"), "{error}");
+    }
+
+    #[test]
+    fn of_owners_the_controller_counts() {
+        let owner = |version: &str, controller: bool| json!({ "apiVersion": version, "kind": "K", "name": "n", "controller": controller });
+        let found = pod(|pod| {
+            pod["metadata"]["ownerReferences"] = json!([owner("v1", false), owner("a.io/v2", true)])
+        });
+        let controller = found.unwrap().controller.unwrap();
+        assert_eq!((controller.kind.as_str(), controller.version.as_str()), ("K.a.io", "v2"));
+        let found = pod(|pod| pod["metadata"]["ownerReferences"] = json!([owner("v1", true)]));
+        assert_eq!(found.unwrap().controller.unwrap().kind, "K");
+    }
+
+    #[track_caller]
+    fn wants(spec: &Value, expected: &Wants) {
+        let object = json!({ "metadata": { "uid": "u" }, "spec": spec }).to_string();
+        let object: ControllerObject = parse(object.as_bytes()).unwrap();
+        assert_eq!(object.controller(true).unwrap().wants, *expected, "{spec}");
+    }
+
+    #[test]
+    fn ordinals_that_are_not_understood_want_all() {
+        let ordinals =
+            |reserved: &[u64]| Wants::Ordinals { start: 0, replicas: 1, reserved: reserved.to_vec() };
+        wants(&json!({}), &ordinals(&[]));
+        wants(&json!({ "replicas": null, "reserveOrdinals": null }), &ordinals(&[]));
+        wants(&json!({ "reserveOrdinals": [4, "1-2", "2", "9"] }), &ordinals(&[1, 2, 4, 9]));
+        for odd in
+            [json!([-1]), json!(["2-1"]), json!(["a"]), json!(["0-9999999999"]), json!([1.5]), json!([null])]
+        {
+            wants(&json!({ "reserveOrdinals": odd }), &Wants::All);
+        }
+        wants(&json!({ "replicas": -1 }), &Wants::All);
+        wants(&json!({ "replicas": "3" }), &Wants::All);
+    }
+}

@@ -88,6 +88,8 @@ pub enum Scenario {
     Date(&'static str),
     /// Another place.
     Redirects,
+    /// Each watch of pods is answered with the next of these texts, and ends; then one that says nothing.
+    Watches(&'static [&'static str]),
 }
 
 /// A request that it was sent.
@@ -137,6 +139,8 @@ enum Action {
     /// These bytes, and the end of the connection.
     Raw(String),
     Hang,
+    /// A head, and nothing after it.
+    Open,
     Drip(String),
 }
 
@@ -249,6 +253,12 @@ async fn serve(mut stream: TcpStream, connection: usize, state: &Mutex<State>) -
                 sleep(Duration::from_secs(3600)).await;
                 return Ok(());
             }
+            Action::Open => {
+                let head = format!("HTTP/1.1 200 OK\r\n{date}Transfer-Encoding: chunked\r\n\r\n");
+                stream.write_all(head.as_bytes()).await?;
+                sleep(Duration::from_secs(3600)).await;
+                return Ok(());
+            }
             Action::Drip(text) => {
                 let head = format!("HTTP/1.1 200 OK\r\n{date}Content-Length: {}\r\n\r\n", text.len());
                 stream.write_all(head.as_bytes()).await?;
@@ -308,6 +318,9 @@ impl State {
     fn answer(&mut self, seen: &Seen) -> Action {
         let (path, query) = seen.path.split_once('?').unwrap_or((&seen.path, ""));
         let second = query.contains("continue=");
+        if query.contains("watch=1") {
+            return self.watch(path);
+        }
         match &self.scenario {
             Scenario::Unauthorized => return status(401, "Unauthorized", "Unauthorized", json!({})),
             Scenario::Token(token) if seen.authorization != Some(format!("Bearer {token}")) => {
@@ -345,12 +358,23 @@ impl State {
             "/api/v1/nodes" => reply(
                 &json!({ "kind": "NodeList", "metadata": { "resourceVersion": "7" }, "items": [node()] }),
             ),
+            "/apis/apps/v1/statefulsets" => reply(
+                &json!({ "kind": "StatefulSetList", "metadata": { "resourceVersion": "7" }, "items": [] }),
+            ),
             "/api/v1/nodes/n1" => reply(&node()),
             "/api/v1/namespaces/kube-system" => reply(&json!({
                 "kind": "Namespace", "metadata": { "name": "kube-system", "uid": "cluster-1" },
             })),
             _ => self.object(path),
         }
+    }
+
+    fn watch(&mut self, path: &str) -> Action {
+        let Scenario::Watches(texts) = self.scenario else { return Action::Open };
+        let text = texts.get(self.failures).filter(|_| path == "/api/v1/pods");
+        let Some(text) = text else { return Action::Open };
+        self.failures += 1;
+        Action::Raw(format!("HTTP/1.1 200 OK\r\n@Connection: close\r\n\r\n{text}"))
     }
 
     fn object(&self, path: &str) -> Action {

@@ -1,7 +1,7 @@
 use std::{path::PathBuf, sync::Mutex};
 
 use super::{
-    About, Api, ApiError, Choice, Cluster, Event, Settings, Surroundings,
+    About, Api, ApiError, Choice, Cluster, Event, Hint, Settings, Surroundings,
     testing::{Scenario, Server},
 };
 use crate::domain::{
@@ -78,7 +78,7 @@ async fn a_list_that_is_not_whole_is_an_error() {
         (Scenario::Twice, "the pages of the list hold the same object twice"),
         (Scenario::Fewer, "501 came, and 700 were announced"),
         (Scenario::Nameless, "it has no metadata.name"),
-        (Scenario::Endless, "the list has no end"),
+        (Scenario::Endless, "the list does not end (1000 came)"),
         (Scenario::NoDate, "the answer has no date"),
         (Scenario::Date("yesterday"), "the answer has no date"),
         (Scenario::Busy(9, 3600), "status 429"),
@@ -224,6 +224,39 @@ async fn nobody_there_is_not_reached() {
     drop(server);
     tokio::task::yield_now().await;
     says(&api.identity().await.unwrap_err(), "not reached: connection refused");
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_where_it_ended_and_begins_anew_when_it_broke() {
+    let scripts = &[
+        "{\"type\":\"BOOKMARK\",\"object\":{\"kind\":\"Pod\",\"metadata\":{\"resourceVersion\":\"9\"}}}\n\
+         {\"type\":\"DELETED\",\"object\":{\"metadata\":{\"resourceVersion\":\"11\"}}}\n",
+        "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,\"reason\":\"Expired\"}}\n",
+        "<html>\n",
+    ];
+    let server = Server::start(Scenario::Watches(scripts), 0).await;
+    let api = server.api();
+    let (hints, mut taken) = tokio::sync::mpsc::channel(8);
+    let problems = Mutex::new(Vec::new());
+    let problem = |error: &ApiError| problems.lock().unwrap().push(error.to_string());
+    let three = async {
+        let mut all = Vec::new();
+        for _ in 0..3 {
+            all.push(taken.recv().await.unwrap());
+        }
+        taken.close();
+        all
+    };
+    let ((), all) = tokio::join!(api.follow(&hints, &problem), three);
+    // The deletion, and one after each break.
+    assert_eq!(all, [Hint::Pod; 3]);
+    assert_eq!(problems.lock().unwrap().len(), 1, "{problems:?}");
+    let seen = server.seen();
+    let from = |seen: &super::testing::Seen| {
+        let watch = seen.path.starts_with("/api/v1/pods?watch=1");
+        watch.then(|| seen.path.rsplit_once('=').unwrap().1.to_owned())
+    };
+    assert_eq!(seen.iter().filter_map(from).take(3).collect::<Vec<_>>(), ["7", "11", "7"]);
 }
 
 fn around() -> Surroundings {

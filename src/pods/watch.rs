@@ -104,7 +104,10 @@ impl Api {
                 if begun.elapsed() > LAST_PAUSE {
                     pause = FIRST_PAUSE;
                 }
-                talk.tell(&error);
+                // That a revision is compacted away is no problem, but what happens when a break was long.
+                if !matches!(error, ApiError::Expired { .. }) {
+                    talk.tell(&error);
+                }
                 sleep(jitter(pause)).await;
                 pause = (pause * 2).min(LAST_PAUSE);
             } else {
@@ -247,4 +250,51 @@ fn controller_matters(object: &[u8]) -> bool {
 fn jitter(pause: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish() % 512;
     pause * 3 / 4 + pause * u32::try_from(random).unwrap_or(0) / 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn bytes(value: &Value) -> Vec<u8> {
+        value.to_string().into_bytes()
+    }
+
+    #[test]
+    fn a_pod_matters_when_it_ends() {
+        let pod = |field: &str, inner: &str, value: &str| {
+            let mut pod = super::super::testing::pod(0);
+            pod[field][inner] = value.into();
+            pod_matters(&bytes(&pod))
+        };
+        assert!(!pod("status", "phase", "Running"));
+        assert!(!pod("status", "phase", "Unknown"));
+        assert!(pod("status", "phase", "Failed"));
+        assert!(pod("metadata", "deletionTimestamp", "2026-01-01T00:00:00Z"));
+        assert!(pod_matters(b"{}"), "what is not understood");
+    }
+
+    #[test]
+    fn a_node_matters_when_it_is_another_than_before() {
+        let mut nodes = Nodes::new();
+        let mut say = |status: &str, deleted: bool| {
+            let ready = json!({ "type": "Ready", "status": status });
+            let node = json!({ "metadata": { "name": "n" }, "status": { "conditions": [ready] } });
+            node_matters(&bytes(&node), deleted, &mut nodes)
+        };
+        let said = [say("True", false), say("Unknown", false), say("Unknown", false), say("True", false)];
+        assert_eq!(said, [false, true, false, true]);
+        assert_eq!([say("True", true), say("Unknown", false)], [true, true]);
+    }
+
+    #[test]
+    fn a_controller_matters_when_something_else_is_wanted_of_it() {
+        let say = |generation: u64, observed: u64| {
+            let set = json!({ "metadata": { "generation": generation }, "status": { "observedGeneration": observed } });
+            controller_matters(&bytes(&set))
+        };
+        assert_eq!([say(3, 2), say(3, 3)], [true, false]);
+    }
 }
