@@ -285,14 +285,20 @@ impl Settings {
     pub fn of_texts(files: &[(PathBuf, String)], context: Option<&str>) -> Result<Self, ApiError> {
         let mut read = Vec::new();
         for (path, text) in files {
-            match serde_saphyr::from_str::<Option<Kubeconfig>>(text) {
-                Ok(file) => read.push((path.as_path(), file.unwrap_or_default())),
+            // By way of a value, which is read elsewhere, too: the reader for a type of its own is large.
+            let value = match serde_saphyr::from_str::<serde_json::Value>(text) {
+                Ok(value) => value,
                 // Its words show lines of the text around the fault, and those hold keys.
                 Err(error) => {
                     let place =
                         error.location().map_or_else(String::new, |at| format!(", line {}", at.line()));
-                    return settings(format!("{}{place}: this is no kubeconfig", path.display()));
+                    return settings(format!("{}{place}: this is no YAML", path.display()));
                 }
+            };
+            match serde_json::from_value::<Option<Kubeconfig>>(value) {
+                Ok(file) => read.push((path.as_path(), file.unwrap_or_default())),
+                // Its words may show what is secret.
+                Err(_) => return settings(format!("{}: this is no kubeconfig", path.display())),
             }
         }
         let all = read.iter().map(|(path, _)| path.display().to_string()).collect::<Vec<_>>().join(", ");

@@ -362,8 +362,10 @@ fn a_fault_in_a_kubeconfig_names_file_field_and_way_out() {
         "/k: no cluster \"c\", which context \"b\" names",
     );
     let broken = of("contexts: 1\nusers: [{name: u, user: {token: secret-1}}]", None);
-    says(&broken, "/k, line 1: this is no kubeconfig");
-    assert!(!broken.to_string().contains("secret-1"));
+    says(&broken, "/k: this is no kubeconfig");
+    let unread = of("a: 1\ntoken: {secret-1: [", None);
+    says(&unread, ": this is no YAML");
+    assert!(![broken, unread].iter().any(|error| error.to_string().contains("secret-1")));
 }
 
 #[test]
