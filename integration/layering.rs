@@ -128,6 +128,15 @@ const ROWS: &[Row] = &[
     .not(USE_CASE),
     // the one place that reads settings from the disk
     row("host", &["domain::*", "store::*", "config::*", "ops"]).whole().not(&["kube", "clap", "println"]),
+    // what an installer writes to a node's disk
+    row("install", &["domain::*", "store", "store::etcd", "config::*", "host"]).not(&[
+        "etcd_client",
+        "tonic",
+        "kube",
+        "clap",
+        "std::env",
+        "println",
+    ]),
     // what a person does to the store; the plugin has no use for it
     row(
         "admin",
@@ -190,6 +199,7 @@ const ROWS: &[Row] = &[
             "journal::*",
             "ops::*",
             "host",
+            "install",
             "admin::*",
             "pods",
             "reaper",

@@ -9,6 +9,7 @@ mod cli;
 mod conformance;
 mod documents;
 mod failures;
+mod install;
 mod layering;
 mod ops;
 mod plugins;

@@ -22,6 +22,7 @@
 //! | [`pods`] | the Kubernetes API: a complete list or an error, one live question at a time | decide, know the store |
 //! | [`reaper`] | gives back what dead pods left: list, decide, ask again, end | parse, print, name etcd or Kubernetes' client |
 //! | [`host`] | this machine: its file, name, clocks, and the store that the file names | decide |
+//! | [`install`] | files of a node: binary, host file, certificates, network; whole or not at all | ask the store |
 //! | [`cni`] | edge 1: one request in, one JSON document out | know the command line |
 //! | [`cli`] | edge 2: arguments in, data on stdout, talk on stderr, an exit code | know the CNI edge |
 //!
@@ -71,6 +72,7 @@ pub mod cni;
 pub mod config;
 pub mod domain;
 pub mod host;
+pub mod install;
 pub mod journal;
 pub mod ops;
 mod pem;

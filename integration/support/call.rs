@@ -149,6 +149,12 @@ impl Call {
         self.env("CNI_PATH", path).field("type", kind)
     }
 
+    /// Another file of the program than the one under test.
+    pub(crate) fn binary(mut self, path: &Path) -> Self {
+        self.program = path.to_owned();
+        self
+    }
+
     /// In the network of a node, as a runtime calls it.
     pub(crate) fn inside(mut self, node: &Namespace) -> Self {
         self.inside = Some(node.path());

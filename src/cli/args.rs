@@ -153,6 +153,11 @@ pub(crate) enum Command {
     /// Looks at this node and its store, and says what to do
     #[command(after_help = "Exit status 3: something is to look at.")]
     Doctor,
+    /// Puts this program, its host file and its certificates on a node, and keeps them new
+    #[command(
+        after_help = "What is right is not touched. The order: binary, certificates, host file, and the network of --conflist last.\nEach file is whole at every moment; certificate and key change together.\n\nExamples:\n  leasehold install --cluster prod-a --node n1 --endpoints https://10.0.3.11:2379 --secret ./node-tls\n  leasehold install --cluster prod-a --node n1 --endpoints https://10.0.3.11:2379 --secret ./node-tls --dry-run\n  leasehold install --check --expiry-margin 14d\n  leasehold install --uninstall\n\nIn a DaemonSet (config-examples/kubernetes/installer.yaml), with NODE_NAME, LEASEHOLD_SECRET and LEASEHOLD_HOST_ROOT set:\n  leasehold install --stay --cluster prod-a --endpoints https://10.0.3.11:2379\n  leasehold install --check                                            (its readiness probe)\n\nExit status 3: --check found something, one reason a line. 4: the etcd is an API server's, or pods here have leases."
+    )]
+    Install(Box<Install>),
     /// Prints the version
     Version,
     /// Prints a completion script
@@ -540,6 +545,64 @@ pub(crate) struct Freeze {
     /// Why; every pod that gets no address is told so
     #[arg(long, value_name = "TEXT", default_value = "frozen by hand")]
     pub(crate) reason: String,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+/// Puts this program, its host file and its certificates on a node.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Install {
+    /// The Node object's name
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    pub(crate) node: Option<String>,
+    /// A label of this node that pools' `nodes` may ask for (repeatable)
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = super::install::pair)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// A folder, such as a mounted Secret, with ca.crt, tls.crt and tls.key, or username and password; they are copied
+    #[arg(long, value_name = "DIR", env = "LEASEHOLD_SECRET")]
+    pub(crate) secret: Option<PathBuf>,
+    /// Another name of a file in it (repeatable): ca, cert, key, username or password=FILE
+    #[arg(long = "secret-name", value_name = "KEY=FILE", value_parser = super::install::pair, requires = "secret")]
+    pub(crate) secret_names: Vec<(String, String)>,
+    /// More keys of the host file, as a JSON object: log, deadlines, stickyKinds, …
+    #[arg(long, value_name = "FILE")]
+    pub(crate) settings: Option<PathBuf>,
+    /// A network that uses this plugin, to be put beside the others under its own file name
+    #[arg(long, value_name = "FILE")]
+    pub(crate) conflist: Option<PathBuf>,
+    /// Where the runtime finds plugins
+    #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
+    pub(crate) bin_dir: PathBuf,
+    /// Where the runtime finds networks; the host file is in leasehold.d in it
+    #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
+    pub(crate) conf_dir: PathBuf,
+    /// Where the host's file system is mounted; what is written names the host's own paths
+    #[arg(long, value_name = "DIR", env = "LEASEHOLD_HOST_ROOT", default_value = "/")]
+    pub(crate) host_root: PathBuf,
+    /// Also if the etcd holds an API server's keys
+    #[arg(long)]
+    pub(crate) shared_etcd: bool,
+    /// Do not ask the store whether it is right and knows the cluster
+    #[arg(long)]
+    pub(crate) no_check: bool,
+    /// Go on, and install again what changes: a renewed Secret, a file that somebody touched
+    #[arg(long, conflicts_with_all = ["check", "uninstall", "dry_run"])]
+    pub(crate) stay: bool,
+    /// Between two looks of --stay
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    pub(crate) interval: String,
+    /// Only look whether all is right on this node's disk: for a probe
+    #[arg(long, conflicts_with_all = ["uninstall", "dry_run"])]
+    pub(crate) check: bool,
+    /// With --check: how long certificates must last
+    #[arg(long, value_name = "DURATION", default_value = "7d")]
+    pub(crate) expiry_margin: String,
+    /// Take all of it away again; the network first, the binary last
+    #[arg(long)]
+    pub(crate) uninstall: bool,
+    /// With --uninstall: also if pods of this node have leases
+    #[arg(long, requires = "uninstall")]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) write: Write,
 }

@@ -95,7 +95,7 @@ pub(crate) fn settings(global: &Global, host: Option<&Host>) -> Result<StoreSett
 }
 
 /// As etcdctl takes them: also without a scheme.
-fn endpoint(text: &str, secure: bool) -> Result<Endpoint, Failure> {
+pub(crate) fn endpoint(text: &str, secure: bool) -> Result<Endpoint, Failure> {
     let whole = if text.contains("://") {
         text.to_owned()
     } else {

@@ -14,6 +14,7 @@ mod connect;
 mod data;
 mod doctor;
 mod documents;
+mod install;
 mod leases;
 mod pools;
 mod reap;
@@ -173,6 +174,7 @@ async fn command(cli: &Cli) -> Ended {
             return print(&String::from_utf8_lossy(&text));
         }
         Command::Doctor => return doctor::run(global).await,
+        Command::Install(args) => return install::run(global, args).await,
         Command::Pool(_)
         | Command::Lease(_)
         | Command::Explain(_)
@@ -194,7 +196,9 @@ async fn command(cli: &Cli) -> Ended {
         Command::Thaw(write) => thaw(&site, write.dry_run).await,
         Command::Reap(args) => reap::run(&site, global, args).await,
         Command::Flush(write) => doctor::flush(&site, write.dry_run).await,
-        Command::Doctor | Command::Version | Command::Completion { .. } => Ok(End::Done),
+        Command::Doctor | Command::Install(_) | Command::Version | Command::Completion { .. } => {
+            Ok(End::Done)
+        }
     }
 }
 

@@ -366,6 +366,12 @@ pub fn attachments_of(cluster: &ClusterName, node: &NodeName, network: &NetworkN
     Span::prefix(&format!("v1/attachments/{cluster}/{node}/{network}/"))
 }
 
+/// All attachments on a node.
+#[must_use]
+pub fn attachments_of_node(cluster: &ClusterName, node: &NodeName) -> Span {
+    Span::prefix(&format!("v1/attachments/{cluster}/{node}/"))
+}
+
 /// All attachments.
 #[must_use]
 pub fn attachments() -> Span {
