@@ -30,11 +30,23 @@ use crate::support::{
     process::{Finished, run},
 };
 
-const FILES: [&str; 11] = [
+const FILES: [&str; 23] = [
     "bridge.conflist",
     "etcd-roles",
     "host-etcd.json",
     "host-local.json",
+    "kubernetes/Containerfile",
+    "kubernetes/etcd-secret.yaml",
+    "kubernetes/grafana-dashboard.json",
+    "kubernetes/installer.yaml",
+    "kubernetes/kustomization.yaml",
+    "kubernetes/namespace.yaml",
+    "kubernetes/pool-policy.yaml",
+    "kubernetes/prometheus-rule.yaml",
+    "kubernetes/rbac.yaml",
+    "kubernetes/reaper-cronjob.yaml",
+    "kubernetes/reaper-deployment.yaml",
+    "kubernetes/settings.yaml",
     "macvlan.conflist",
     "multus.yaml",
     "pools/dual-stack.yaml",
@@ -45,11 +57,11 @@ const FILES: [&str; 11] = [
 ];
 
 /// The repository.
-fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn example(name: &str) -> String {
+pub(crate) fn example(name: &str) -> String {
     assert!(FILES.contains(&name), "{name}");
     fs::read_to_string(root().join("config-examples").join(name)).unwrap()
 }
@@ -372,11 +384,15 @@ fn the_pools_serve_whom_they_say() {
     assert_eq!(same.code(), Some(0), "{}", same.stdout());
 }
 
+/// Of every user that the roles script makes here.
+const PASSWORD: &str = "sesame";
+
 /// The roles script with this etcd's etcdctl.
 fn make_roles(etcd: &Etcd, version: Version) -> Finished {
     let folder = version.program("etcdctl").parent().unwrap().to_owned();
     let mut command = Command::new("/bin/bash");
-    command.env_clear().arg(root().join("config-examples/etcd-roles")).arg("prod-a");
+    command.env_clear().arg(root().join("config-examples/etcd-roles")).args(["--users", "prod-a"]);
+    command.envs(["NODE_PASSWORD", "REAPER_PASSWORD", "ADMIN_PASSWORD"].map(|name| (name, PASSWORD)));
     command.env("PATH", std::env::join_paths([folder, "/usr/bin".into(), "/bin".into()]).unwrap());
     command.env("ETCDCTL_ENDPOINTS", etcd.endpoints().join(","));
     command.env("ETCDCTL_USER", format!("{}:{}", ROOT.0, ROOT.1));
@@ -416,19 +432,36 @@ fn node_works(node: &HostFile, admin: &HostFile) -> bool {
     done
 }
 
+/// What giving back takes: to read everything, and to end a bound lease and a held one.
+fn reaper_works(node: &HostFile, admin: &HostFile, reaper: &HostFile) -> bool {
+    let call = |verb: fn(&HostFile) -> Call, pod: &str, container: &str| {
+        verb(node).pod(pod).container(container).run().0.code() == Some(0)
+    };
+    assert!(call(Call::add, "web/web-7d9c4f6b5d-x7k2p", "c7") && call(Call::add, "db/db-1", "c8"));
+    assert!(call(Call::del, "db/db-1", "c8"));
+    let cli = |host: &HostFile, line: &str| Cli::new(host).line(line).run().code() == Some(0);
+    let mut done = ["pool list", "cluster list", "check"].iter().all(|line| cli(reaper, line));
+    done &= cli(reaper, "lease release web/web-7d9c4f6b5d-x7k2p --force");
+    done &= cli(reaper, "lease release db/db-1");
+    // For the next time.
+    for line in ["lease release web/web-7d9c4f6b5d-x7k2p --force", "lease release db/db-1"] {
+        cli(admin, line);
+    }
+    done
+}
+
 fn roles_are_what_is_needed(version: Version) {
     let etcd = Etcd::with(version).auth().start();
     for _ in 0..2 {
         make_roles(&etcd, version).success();
     }
-    let as_user = |user: &str, role: &str| {
-        etcd.ctl(&["user", "add", &format!("{user}:sesame")]).success();
-        etcd.ctl(&["user", "grant-role", user, role]).success();
-        let store = json!({ "endpoints": etcd.endpoints(), "username": user, "password": "sesame" });
+    let as_user = |user: &str| {
+        let store = json!({ "endpoints": etcd.endpoints(), "username": user, "password": PASSWORD });
         HostFile::on(&etcd).with("store", json!({ "etcd": store }))
     };
-    let admin = as_user("ann", "leasehold-admin");
-    let node = as_user("n1", "leasehold-node-prod-a");
+    let admin = as_user("leasehold-admin");
+    let node = as_user("leasehold-node-prod-a");
+    let reaper = as_user("leasehold-reaper-prod-a");
     let cli = |line: &str| Cli::new(&admin).line(line).run();
     cli("cluster add prod-a --uid 11111111-2222").success();
     cli("pool create all --network lan100 --subnet 10.0.0.0/22 --serves db/db --serves web/*").success();
@@ -461,12 +494,43 @@ fn roles_are_what_is_needed(version: Version) {
     }
 
     // Nor may it do more.
-    for key in ["pools/x", "serves/x", "meta", "clusters/prod-a", "leases/prod-b/x", "attachments/prod-b/x"] {
+    let put = |role: &str, key: &str| {
         let mut put = Command::new(version.program("etcdctl"));
         put.env_clear().env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", etcd.endpoints().join(","));
-        put.args(["--user=n1:sesame", "put", &format!("/leasehold/v1/{key}"), "x"]);
-        assert!(run(&mut put, b"").stderr().contains("permission denied"), "{key}");
+        let key = format!("/leasehold/v1/{key}");
+        run(
+            put.args([&format!("--user={role}:{PASSWORD}"), "put", &key, r#"{"v":1,"uid":"11111111-2222"}"#]),
+            b"",
+        )
+    };
+    for key in ["pools/x", "serves/x", "meta", "clusters/prod-a", "leases/prod-b/x", "attachments/prod-b/x"] {
+        assert!(put(role, key).stderr().contains("permission denied"), "{key}");
     }
+
+    // The reaper: what it does to a lease can be done by hand as its user. (Its own runs are tested with it.)
+    let role = "leasehold-reaper-prod-a";
+    assert!(reaper_works(&node, &admin, &reaper));
+    for (key, writes) in [
+        ("", false),
+        ("addresses/", true),
+        ("attachments/prod-a/", true),
+        ("leases/prod-a/", true),
+        ("released/", true),
+    ] {
+        let key = format!("/leasehold/v1/{key}");
+        etcd.ctl(&["role", "revoke-permission", "--prefix=true", role, &key]).success();
+        if writes {
+            etcd.ctl(&["role", "grant-permission", "--prefix=true", role, "read", &key]).success();
+        }
+        assert!(!reaper_works(&node, &admin, &reaper), "{key} is not needed");
+        make_roles(&etcd, version).success();
+        assert!(reaper_works(&node, &admin, &reaper), "after {key}");
+    }
+    put(role, "clusters/prod-a").success();
+    for key in ["pools/x", "serves/x", "meta", "clusters/prod-b", "leases/prod-b/x", "attachments/prod-b/x"] {
+        assert!(put(role, key).stderr().contains("permission denied"), "{key}");
+    }
+    let role = "leasehold-node-prod-a";
 
     // What a person does on the node, neither.
     for line in ["doctor", "flush"] {
@@ -501,13 +565,13 @@ fn the_roles_are_what_is_needed_on_etcd_3_6() {
 // ---- README --------------------------------------------------------------------------------------------------------
 
 /// A block between fences, and the comment before it that says how it is tested.
-struct Block {
-    line: usize,
-    how: String,
-    text: String,
+pub(crate) struct Block {
+    pub(crate) line: usize,
+    pub(crate) how: String,
+    pub(crate) text: String,
 }
 
-fn blocks(text: &str) -> Vec<Block> {
+pub(crate) fn blocks(text: &str) -> Vec<Block> {
     let (mut found, mut how, mut open) = (Vec::new(), String::new(), None);
     for (number, line) in text.lines().enumerate() {
         if let Some(rest) = line.strip_prefix("<!-- test: ") {
@@ -695,6 +759,7 @@ fn the_readme_says_what_happens() {
                     assert!(root().join(program).is_file(), "README:{line}: {program}");
                 }
             }
+            "cluster" => {} // manifests.rs runs it on a Kubernetes API
             "log" => reader.logged(&block),
             other => panic!("README:{line}: a block must say how it is tested, not {other:?}"),
         }

@@ -11,6 +11,7 @@ mod documents;
 mod failures;
 mod install;
 mod layering;
+mod manifests;
 mod ops;
 mod plugins;
 mod pods_api;

@@ -1,0 +1,332 @@
+//! `config-examples/kubernetes/`: what each file must say for its job, and what a real API server says to it.
+
+use std::{collections::BTreeSet, fs, process::Command};
+
+use serde_json::{Value, json};
+
+use crate::{
+    documents::{blocks, example, root},
+    support::{
+        apiserver::Apiserver,
+        call::Cli,
+        etcd::Etcd,
+        folder::Folder,
+        host::HostFile,
+        parts::{Part, Version, kubernetes, leasehold, require},
+        process::run,
+    },
+};
+
+fn documents(name: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple::<Value>(&example(&format!("kubernetes/{name}"))).unwrap()
+}
+
+fn one(name: &str, kind: &str) -> Value {
+    let mut found = documents(name).into_iter().filter(|document| document["kind"] == kind);
+    let document = found.next().unwrap_or_else(|| panic!("{name} has no {kind}"));
+    assert!(found.next().is_none(), "{name} has two of {kind}");
+    document
+}
+
+/// The pod of a workload, of whatever kind.
+fn pod_of(workload: &Value) -> &Value {
+    let spec = &workload["spec"];
+    let template = if spec.get("jobTemplate").is_some() { &spec["jobTemplate"]["spec"] } else { spec };
+    &template["template"]["spec"]
+}
+
+/// B060, and what every workload of ours keeps to.
+#[test]
+fn b060_every_workload_runs_when_the_network_does_not() {
+    for (name, kind) in [
+        ("installer.yaml", "DaemonSet"),
+        ("reaper-cronjob.yaml", "CronJob"),
+        ("reaper-deployment.yaml", "Deployment"),
+    ] {
+        let workload = one(name, kind);
+        let pod = pod_of(&workload);
+        assert_eq!((&pod["hostNetwork"], &pod["dnsPolicy"]), (&json!(true), &json!("Default")), "{name}");
+        let container = &pod["containers"][0];
+        assert_eq!(pod["containers"].as_array().unwrap().len(), 1);
+        let security = &container["securityContext"];
+        assert_eq!(security["allowPrivilegeEscalation"], false, "{name}");
+        assert_eq!(security["readOnlyRootFilesystem"], true, "{name}");
+        assert_eq!(security["capabilities"], json!({ "drop": ["ALL"] }), "{name}");
+        assert_eq!(security.get("privileged"), None, "{name}");
+        assert_eq!(security["seccompProfile"], json!({ "type": "RuntimeDefault" }), "{name}");
+        assert!(container["resources"]["limits"]["memory"].is_string(), "{name}");
+        // An image from scratch has no shell and no PATH.
+        assert_eq!(container["command"], json!(["/leasehold"]), "{name}");
+        assert_eq!(workload["metadata"]["namespace"], "leasehold");
+    }
+}
+
+#[test]
+fn the_installer_reaches_every_node_and_no_api() {
+    let set = one("installer.yaml", "DaemonSet");
+    let pod = pod_of(&set);
+    assert_eq!(pod["tolerations"], json!([{ "operator": "Exists" }]));
+    assert_eq!(pod["priorityClassName"], "system-node-critical");
+    assert_eq!(pod["automountServiceAccountToken"], false);
+    assert_eq!(one("installer.yaml", "ServiceAccount")["automountServiceAccountToken"], false);
+    assert_eq!(set["spec"]["updateStrategy"]["type"], "RollingUpdate");
+    let container = &pod["containers"][0];
+    let probe = container["readinessProbe"]["exec"]["command"].as_array().unwrap();
+    assert_eq!(probe[..3], ["/leasehold", "install", "--check"].map(|word| json!(word)));
+    assert!(probe.contains(&json!("--expiry-margin=7d")));
+    // It mounts the two folders that it writes, and no more of the host.
+    let volumes = pod["volumes"].as_array().unwrap().iter();
+    let host: BTreeSet<_> = volumes.filter_map(|volume| volume["hostPath"]["path"].as_str()).collect();
+    assert_eq!(host, BTreeSet::from(["/opt/cni/bin", "/etc/cni/net.d"]));
+    for path in host {
+        let mounted = container["volumeMounts"].as_array().unwrap().iter();
+        assert!(mounted.map(|mount| &mount["mountPath"]).any(|at| *at == format!("/host{path}")), "{path}");
+    }
+    let named = |name: &str| container["env"].as_array().unwrap().iter().find(|entry| entry["name"] == name);
+    assert_eq!(named("NODE_NAME").unwrap()["valueFrom"]["fieldRef"]["fieldPath"], "spec.nodeName");
+    assert_eq!(named("LEASEHOLD_HOST_ROOT").unwrap()["value"], "/host");
+}
+
+#[test]
+fn b060_the_cronjob_outlives_the_crash_that_it_is_for() {
+    let job = one("reaper-cronjob.yaml", "CronJob");
+    let spec = &job["spec"];
+    assert_eq!((&spec["schedule"], &spec["concurrencyPolicy"]), (&json!("* * * * *"), &json!("Replace")));
+    assert_eq!(spec["jobTemplate"]["spec"]["backoffLimit"], 0);
+    assert!(spec["jobTemplate"]["spec"]["activeDeadlineSeconds"].as_u64().unwrap() <= 300);
+    assert!(spec["successfulJobsHistoryLimit"].as_u64().unwrap() <= 3);
+    let pod = pod_of(&job);
+    assert_eq!(pod["restartPolicy"], "Never");
+    assert_eq!(pod["containers"][0]["args"][0], "reap");
+    let deployment = one("reaper-deployment.yaml", "Deployment");
+    for pod in [pod, pod_of(&deployment)] {
+        for key in ["not-ready", "unreachable"] {
+            let key = format!("node.kubernetes.io/{key}");
+            let toleration =
+                json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0 });
+            assert!(pod["tolerations"].as_array().unwrap().contains(&toleration), "{key}");
+        }
+        assert_eq!(pod["serviceAccountName"], "leasehold-reaper");
+        assert_eq!(pod["containers"][0]["securityContext"]["runAsNonRoot"], true);
+    }
+    let container = &pod_of(&deployment)["containers"][0];
+    for word in ["reap", "--watch", "--listen=:9402"] {
+        assert!(container["args"].as_array().unwrap().contains(&json!(word)), "{word}");
+    }
+    assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/healthz");
+    assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
+}
+
+#[test]
+fn the_reaper_may_do_what_it_does_and_nothing_else() {
+    let role = one("rbac.yaml", "ClusterRole");
+    let mut may = BTreeSet::new();
+    for rule in role["rules"].as_array().unwrap() {
+        for resource in rule["resources"].as_array().unwrap() {
+            for verb in rule["verbs"].as_array().unwrap() {
+                let group = rule["apiGroups"][0].as_str().unwrap();
+                let names = rule.get("resourceNames").map_or(String::new(), Value::to_string);
+                may.insert(format!(
+                    "{} {group}/{}{names}",
+                    verb.as_str().unwrap(),
+                    resource.as_str().unwrap()
+                ));
+            }
+        }
+    }
+    let mut wanted: BTreeSet<String> = BTreeSet::new();
+    for resource in ["/pods", "/nodes", "apps/statefulsets"] {
+        wanted.extend(["get", "list", "watch"].map(|verb| format!("{verb} {resource}")));
+    }
+    wanted.insert(r#"get /namespaces["kube-system"]"#.into());
+    wanted.extend(["create", "patch"].map(|verb| format!("{verb} /events")));
+    assert_eq!(may, wanted);
+}
+
+/// The metrics that there are; alerts and dashboard name no others.
+const METRICS: [&str; 13] = [
+    "leasehold_pool_addresses",
+    "leasehold_reap_brakes",
+    "leasehold_reap_candidates",
+    "leasehold_reap_given_back_total",
+    "leasehold_reap_kept",
+    "leasehold_reap_last_success_timestamp_seconds",
+    "leasehold_reap_pass_duration_seconds",
+    "leasehold_reap_passes_total",
+    "leasehold_store_alarms",
+    "leasehold_store_quota_bytes",
+    "leasehold_store_request_duration_seconds",
+    "leasehold_store_request_duration_seconds_bucket",
+    "leasehold_store_size_bytes",
+];
+
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("leasehold_")).map(Into::into).collect()
+}
+
+#[test]
+fn alerts_and_dashboard_name_metrics_that_there_are() {
+    let known: BTreeSet<String> = METRICS.map(Into::into).into();
+    let rule = one("prometheus-rule.yaml", "PrometheusRule");
+    let mut alerts = BTreeSet::new();
+    for group in rule["spec"]["groups"].as_array().unwrap() {
+        for alert in group["rules"].as_array().unwrap() {
+            let expression = alert["expr"].as_str().unwrap();
+            let named = metrics_in(expression);
+            assert!(!named.is_empty() && named.is_subset(&known), "{expression}");
+            assert!(alert["annotations"]["summary"].is_string() && alert["labels"]["severity"].is_string());
+            alerts.insert(alert["alert"].as_str().unwrap().to_owned());
+        }
+    }
+    let wanted =
+        ["PoolNearlyFull", "PoolFull", "NoReap", "ReapBrake", "Doubtful", "StoreNearQuota", "StoreAlarm"];
+    assert_eq!(alerts, wanted.map(|name| format!("Leasehold{name}")).into());
+    let text = example("kubernetes/grafana-dashboard.json");
+    let board: Value = serde_json::from_str(&text).unwrap();
+    let mut shown = BTreeSet::new();
+    for panel in board["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().unwrap() {
+            shown.extend(metrics_in(target["expr"].as_str().unwrap()));
+        }
+    }
+    let mut wanted = known;
+    wanted.remove("leasehold_store_request_duration_seconds"); // by its buckets
+    assert_eq!(shown, wanted);
+}
+
+#[test]
+fn all_that_is_there_can_be_applied_at_once() {
+    let customization = one("kustomization.yaml", "Kustomization");
+    let text = example("kubernetes/kustomization.yaml");
+    for file in fs::read_dir(root().join("config-examples/kubernetes")).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        let is_named = text.contains(&format!("- {name}\n"));
+        assert_eq!(is_named, name.ends_with(".yaml") && name != "kustomization.yaml", "{name}");
+    }
+    let order: Vec<_> =
+        customization["resources"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    assert_eq!(order[0], "namespace.yaml");
+    assert!(order.contains(&"installer.yaml") && order.contains(&"rbac.yaml"));
+}
+
+/// A pod, or a Deployment of it, that asks for a pool.
+fn asking(kind: &str, name: &str, namespace: &str, pool: Option<&str>) -> Value {
+    let mut metadata = json!({ "labels": { "app": name } });
+    if let Some(pool) = pool {
+        metadata["annotations"] = json!({ "leasehold.io/pool": pool });
+    }
+    let spec = json!({ "containers": [{ "name": "main", "image": "none" }] });
+    if kind == "Pod" {
+        metadata["name"] = json!(name);
+        metadata["namespace"] = json!(namespace);
+        return json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec });
+    }
+    json!({
+        "apiVersion": "apps/v1", "kind": kind, "metadata": { "name": name, "namespace": namespace },
+        "spec": {
+            "selector": { "matchLabels": { "app": name } },
+            "template": { "metadata": metadata, "spec": spec },
+        },
+    })
+}
+
+#[test]
+fn a_real_api_takes_the_manifests_and_refuses_what_the_policy_forbids() {
+    require!(Part::Apiserver, Part::Etcd(Version::V36));
+    let etcd = Etcd::start(Version::V36);
+    let host = HostFile::on(&etcd);
+    let server = Apiserver::start();
+
+    // The README's own commands.
+    let programs = Folder::new();
+    for (name, path) in [("leasehold", leasehold()), ("kubectl", kubernetes("kubectl"))] {
+        std::os::unix::fs::symlink(path, programs.path().join(name)).unwrap();
+    }
+    let path = std::env::join_paths([programs.path(), "/usr/bin".as_ref(), "/bin".as_ref()]).unwrap();
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let mut commands = 0;
+    for block in blocks(&readme).into_iter().filter(|block| block.how == "cluster") {
+        for line in block.text.lines() {
+            let mut command = Command::new("/bin/bash");
+            command.env_clear().current_dir(root()).args(["-euc", line.strip_prefix("$ ").unwrap()]);
+            command.env("PATH", &path).env("HOME", programs.path()).env("KUBECONFIG", server.kubeconfig());
+            let finished = run(command.env("LEASEHOLD_CONFIG", host.path()), b"");
+            assert_eq!(finished.code(), Some(0), "README:{}: {line}\n{}", block.line, finished.stderr());
+            commands += 1;
+        }
+    }
+    assert!(commands > 1);
+    let clusters = Cli::new(&host).line("cluster list --no-headers").run();
+    assert!(clusters.success().starts_with("prod-a "), "{}", clusters.stdout());
+    for path in [
+        "/apis/apps/v1/namespaces/leasehold/daemonsets/leasehold-installer",
+        "/apis/batch/v1/namespaces/leasehold/cronjobs/leasehold-reaper",
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles/leasehold-reaper",
+        "/api/v1/namespaces/leasehold/secrets/leasehold-node",
+    ] {
+        assert!(server.get(path).is_some(), "{path}");
+    }
+    server.apply(&example("kubernetes/reaper-deployment.yaml"));
+
+    // The policy.
+    server.apply(&example("kubernetes/pool-policy.yaml"));
+    for (name, allowed) in [("shop", Some("shop-db, lan")), ("tools", Some("*")), ("other", None)] {
+        let mut namespace = json!({ "metadata": { "name": name } });
+        if let Some(allowed) = allowed {
+            namespace["metadata"]["annotations"] = json!({ "leasehold.io/allowed-pools": allowed });
+        }
+        server.create("/api/v1/namespaces", &namespace);
+        server.account(name, "default");
+    }
+    let ask = |kind: &str, name: &str, namespace: &str, pool: Option<&str>| {
+        let collection = match kind {
+            "Pod" => format!("/api/v1/namespaces/{namespace}/pods"),
+            _ => format!("/apis/apps/v1/namespaces/{namespace}/{}s", kind.to_lowercase()),
+        };
+        server.call("POST", &collection, Some(&asking(kind, name, namespace, pool)))
+    };
+    // A new policy is heard of within moments.
+    let refused = crate::support::process::eventually("the policy to be heard of", || {
+        let answer = ask("Pod", "first", "other", Some("lan"));
+        if answer.status == 201 {
+            server.delete("/api/v1/namespaces/other/pods/first", 0);
+            return None;
+        }
+        Some(answer)
+    });
+    assert_eq!(refused.status, 403);
+    let said = format!("{refused:?}");
+    assert!(said.contains("lan may not be asked for in namespace other"), "{said}");
+    for (kind, name, namespace, pool, status) in [
+        ("Pod", "none", "other", None, 201),
+        ("Pod", "empty", "other", Some(""), 201),
+        ("Pod", "allowed", "shop", Some("lan"), 201),
+        ("Pod", "two", "shop", Some("shop-db , lan"), 201),
+        ("Pod", "part", "shop", Some("lan,secret"), 403),
+        ("Pod", "like", "shop", Some("la"), 403),
+        ("Pod", "any", "tools", Some("secret"), 201),
+        ("Deployment", "web", "other", Some("lan"), 403),
+        ("Deployment", "web", "other", None, 201),
+        ("Deployment", "web", "shop", Some("lan"), 201),
+        ("StatefulSet", "db", "shop", Some("secret"), 403),
+    ] {
+        let answer = ask(kind, name, namespace, pool);
+        assert_eq!(answer.status, status, "{kind} {name} in {namespace}: {answer:?}");
+    }
+    // Nobody gets round it afterwards.
+    let late = json!({ "metadata": { "annotations": { "leasehold.io/pool": "secret" } } });
+    let changed = server.call("PATCH", "/api/v1/namespaces/other/pods/none", Some(&late));
+    assert_eq!(changed.status, 403, "{changed:?}");
+    // What was let in stays, whatever its namespace may have now.
+    let narrower = json!({ "metadata": { "annotations": { "leasehold.io/allowed-pools": null } } });
+    server.call("PATCH", "/api/v1/namespaces/shop", Some(&narrower)).success();
+    let label = json!({ "metadata": { "labels": { "seen": "yes" } } });
+    crate::support::process::eventually("the narrower namespace to be heard of", || {
+        (ask("Pod", "late", "shop", Some("lan")).status == 403).then_some(()).or_else(|| {
+            server.delete("/api/v1/namespaces/shop/pods/late", 0);
+            None
+        })
+    });
+    server.call("PATCH", "/api/v1/namespaces/shop/pods/allowed", Some(&label)).success();
+}
