@@ -507,6 +507,20 @@ fn roles_are_what_is_needed(version: Version) {
         assert!(put(role, key).stderr().contains("permission denied"), "{key}");
     }
 
+    // With these rights an installer finds its cluster, and what it may not read is no API server's.
+    etcd.put("/registry/pods/shop/db-0", "{}");
+    let (secret, machine) = (Folder::new(), Folder::new());
+    fs::write(secret.path().join("username"), "leasehold-node-prod-a").unwrap();
+    fs::write(secret.path().join("password"), PASSWORD).unwrap();
+    let mut install = Command::new(leasehold());
+    install
+        .env_clear()
+        .args(["install", "--cluster=prod-a", "--node=n1", "--endpoints"])
+        .arg(etcd.endpoints().join(","));
+    install.arg("--host-root").arg(machine.path()).arg("--secret").arg(secret.path());
+    run(&mut install, b"").success();
+    run(install.arg("--uninstall"), b"").success();
+
     // The reaper: what it does to a lease can be done by hand as its user. (Its own runs are tested with it.)
     let role = "leasehold-reaper-prod-a";
     assert!(reaper_works(&node, &admin, &reaper));
