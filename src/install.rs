@@ -577,12 +577,11 @@ pub fn carry_out(
 
 /// A folder that root alone may read, whoever made it.
 fn own_folder(path: &Path) -> Result<(), InstallError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed("make", path))?;
-    let meta = fs::metadata(path).map_err(failed("read", path))?;
-    if meta.mode() & 0o7777 != 0o700 {
-        fs::set_permissions(path, Permissions::from_mode(0o700))
-            .map_err(failed("change the mode of", path))?;
+    if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir() && meta.mode() & 0o7777 == 0o700) {
+        return Ok(());
     }
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed("make", path))?;
+    fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(failed("change the mode of", path))?;
     path.parent().map_or(Ok(()), to_disk)
 }
 

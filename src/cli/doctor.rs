@@ -122,7 +122,11 @@ fn host_file(global: &Global, report: &mut Report) -> Option<Host> {
             None
         }
         Err(error) => {
-            report.fail("host file", error.to_string(), "write one: see config-examples");
+            report.fail(
+                "host file",
+                error.to_string(),
+                "`leasehold install` writes one; config-examples has some to start from",
+            );
             None
         }
     }
