@@ -61,6 +61,21 @@ fn b060_every_workload_runs_when_the_network_does_not() {
     }
 }
 
+/// The program knows every argument: `--help` after an unknown one is an error. (Not yet those of `reap --watch`.)
+#[test]
+fn the_workloads_say_what_the_program_understands() {
+    for (name, kind) in [("installer.yaml", "DaemonSet"), ("reaper-cronjob.yaml", "CronJob")] {
+        let workload = one(name, kind);
+        let container = &pod_of(&workload)["containers"][0];
+        let probe = container["readinessProbe"]["exec"]["command"].as_array().map(|words| &words[1..]);
+        for words in [container["args"].as_array().unwrap().as_slice()].into_iter().chain(probe) {
+            let words = words.iter().map(|word| word.as_str().unwrap().replace("$(CLUSTER)", "prod-a"));
+            let finished = run(Command::new(leasehold()).env_clear().args(words).arg("--help"), b"");
+            assert_eq!(finished.code(), Some(0), "{name}: {}", finished.stderr());
+        }
+    }
+}
+
 #[test]
 fn the_installer_reaches_every_node_and_no_api() {
     let set = one("installer.yaml", "DaemonSet");
