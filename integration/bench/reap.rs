@@ -51,7 +51,7 @@ fn main() {
     let api = serve();
     let config = folder.join("kubeconfig");
     let text = format!(
-        r#"{{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{{"name":"x","context":{{"cluster":"c","user":"u"}}}}],"clusters":[{{"name":"c","cluster":{{"server":"http://{api}"}}}}],"users":[{{"name":"u","user":{{"token":"t"}}}}]}}"#
+        r#"{{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{{"name":"x","context":{{"cluster":"c","user":"u"}}}}],"clusters":[{{"name":"c","cluster":{{"server":"http://{api}"}}}}],"users":[{{"name":"u","user":{{}}}}]}}"#
     );
     std::fs::write(&config, text).unwrap();
 

@@ -458,7 +458,7 @@ pub(crate) struct Check {
 
 /// Which Kubernetes API, and who asks.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct KubeArgs {
+pub(crate) struct KubernetesArgs {
     /// The kubeconfig [default: $KUBECONFIG, the service account of the pod, ~/.kube/config]
     #[arg(long, value_name = "FILE", help_heading = "Kubernetes")]
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -492,7 +492,7 @@ pub(crate) struct Reap {
     #[arg(long)]
     pub(crate) no_mend: bool,
     #[command(flatten)]
-    pub(crate) kube: KubeArgs,
+    pub(crate) api: KubernetesArgs,
     #[command(flatten)]
     pub(crate) write: Write,
 }

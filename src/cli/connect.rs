@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 
 use super::{
     FAILED, Failure,
-    args::{Global, KubeArgs},
+    args::{Global, KubernetesArgs},
 };
 use crate::{
     admin::Scope,
@@ -125,7 +125,7 @@ pub(crate) async fn open(global: &Global) -> Result<Site, Failure> {
 }
 
 /// The Kubernetes API of a command.
-pub(crate) fn api(args: &KubeArgs) -> Result<Api, Failure> {
+pub(crate) fn api(args: &KubernetesArgs) -> Result<Api, Failure> {
     let choice = Choice { kubeconfig: args.kubeconfig.clone(), context: args.context.clone() };
     let settings = Settings::find(&choice, &Surroundings::of_process());
     settings.map(Api::new).map_err(|error| Failure { text: error.to_string(), hint: None, code: FAILED })

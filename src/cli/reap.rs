@@ -41,7 +41,7 @@ const COLUMNS: &[Column] = &[
 
 pub(crate) async fn run(site: &Site, global: &Global, args: &Reap) -> Ended {
     let cluster = cluster(site, global)?;
-    let api = connect::api(&args.kube)?;
+    let api = connect::api(&args.api)?;
     let policy = policy(site, args)?;
     let context = reaper::Context {
         store: &site.store,

@@ -180,8 +180,10 @@ impl<T> Answer<T> {
 /// A complete list: all pages of one revision, of all namespaces.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Listed<T> {
-    /// All there are.
+    /// All there are, or those that were to be kept.
     pub items: Vec<T>,
+    /// How many there are.
+    pub all: usize,
     /// The server's clock when the first page was answered.
     pub at: Timestamp,
 }

@@ -5,9 +5,9 @@
 //! A 404 of anybody else (a proxy, a wrong path, a kind that is not served) is an error.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, hash_map::RandomState},
     fmt,
-    hash::Hash,
+    hash::{BuildHasher as _, Hash},
     sync::{Mutex, PoisonError},
 };
 
@@ -115,39 +115,35 @@ impl Api {
     }
 
     /// All pages of a list, or an error.
-    async fn list<O: DeserializeOwned, T, K: Eq + Hash>(
+    async fn list<O: DeserializeOwned, T, K: Hash>(
         &self,
-        (path, kind, what): (&str, &str, &'static str),
+        named: (&str, &str, &'static str),
         value: impl Fn(O, Timestamp) -> Result<T, String>,
         key: fn(&T) -> &K,
+        keep: &(dyn Fn(&T) -> bool + Sync),
         progress: &(dyn Fn(usize) + Sync),
     ) -> Result<Listed<T>, ApiError> {
         let mut restarts = 0;
         loop {
-            let listed = self.pages(path, kind, what, &value, progress).await;
-            let listed = match listed {
-                Err(ApiError::Expired { .. }) if restarts < MOST_RESTARTS => {
-                    restarts += 1;
-                    continue;
-                }
-                other => other?,
-            };
-            let mut seen = HashSet::with_capacity(listed.items.len());
-            if !listed.items.iter().all(|item| seen.insert(key(item))) {
-                return Err(wrong(what, "the pages of the list hold the same object twice"));
+            match self.pages(named, &value, key, keep, progress).await {
+                Err(ApiError::Expired { .. }) if restarts < MOST_RESTARTS => restarts += 1,
+                ended => return ended,
             }
-            return Ok(listed);
         }
     }
 
-    async fn pages<O: DeserializeOwned, T>(
+    async fn pages<O: DeserializeOwned, T, K: Hash>(
         &self,
-        path: &str,
-        kind: &str,
-        what: &'static str,
+        (path, kind, what): (&str, &str, &'static str),
         value: &impl Fn(O, Timestamp) -> Result<T, String>,
+        key: fn(&T) -> &K,
+        keep: &(dyn Fn(&T) -> bool + Sync),
         progress: &(dyn Fn(usize) + Sync),
     ) -> Result<Listed<T>, ApiError> {
+        // One number an object: of most, nothing else is kept.
+        let mut seen: HashSet<u64> = HashSet::new();
+        let hasher = RandomState::new();
+        let mut all = 0usize;
         let mut items = Vec::new();
         let mut first: Option<(String, Timestamp)> = None;
         let mut next: Option<String> = None;
@@ -169,25 +165,29 @@ impl Api {
             }
             let more = page.items.ok_or_else(|| ask.wrong("the answer has no items"))?;
             let rest = usize::try_from(meta.remaining_item_count.unwrap_or(0)).unwrap_or(usize::MAX);
-            announced = announced.max(items.len().saturating_add(more.len()).saturating_add(rest));
-            if rest > 0 {
-                items.reserve_exact(more.len().saturating_add(rest.min(MOST_ITEMS)));
-            }
+            announced = announced.max(all.saturating_add(more.len()).saturating_add(rest));
             let empty = more.is_empty();
             for object in more {
-                items.push(value(object, *at).map_err(|reason| ask.wrong(reason))?);
+                let item = value(object, *at).map_err(|reason| ask.wrong(reason))?;
+                if !seen.insert(hasher.hash_one(key(&item))) {
+                    return Err(wrong(what, "the pages of the list hold the same object twice"));
+                }
+                all += 1;
+                if keep(&item) {
+                    items.push(item);
+                }
             }
-            progress(items.len());
+            progress(all);
             let after = meta.next.filter(|token| !token.is_empty());
             if after.is_none() {
                 // More than were announced do no harm; Kubernetes calls the number an estimate.
-                if items.len() < announced {
-                    return Err(ask.wrong(format!("{} came, and {announced} were announced", items.len())));
+                if all < announced {
+                    return Err(ask.wrong(format!("{all} came, and {announced} were announced")));
                 }
-                return Ok(Listed { items, at: *at });
+                return Ok(Listed { items, all, at: *at });
             }
-            if empty || after == next || items.len() > MOST_ITEMS {
-                return Err(ask.wrong(format!("the list does not end ({} came)", items.len())));
+            if empty || after == next || all > MOST_ITEMS {
+                return Err(ask.wrong(format!("the list does not end ({all} came)")));
             }
             next = after;
         }
@@ -310,11 +310,16 @@ impl Cluster for Api {
             .ok_or_else(|| wrong("namespaces kube-system", "there is none: is this a Kubernetes cluster?"))
     }
 
-    async fn pods(&self, progress: &(dyn Fn(usize) + Sync)) -> Result<Listed<Pod>, ApiError> {
+    async fn pods_that(
+        &self,
+        keep: &(dyn Fn(&Pod) -> bool + Sync),
+        progress: &(dyn Fn(usize) + Sync),
+    ) -> Result<Listed<Pod>, ApiError> {
         self.list(
             ("/api/v1/pods", "PodList", "pods"),
             |object: PodObject, _| Pod::try_from(object),
             |pod| &pod.key,
+            keep,
             progress,
         )
         .await
@@ -339,7 +344,14 @@ impl Cluster for Api {
     }
 
     async fn nodes(&self) -> Result<Listed<Node>, ApiError> {
-        self.list(("/api/v1/nodes", "NodeList", "nodes"), NodeObject::node, |node| &node.name, &|_| {}).await
+        self.list(
+            ("/api/v1/nodes", "NodeList", "nodes"),
+            NodeObject::node,
+            |node| &node.name,
+            &|_| true,
+            &|_| {},
+        )
+        .await
     }
 
     async fn node(&self, name: &NodeName) -> Result<Live<Node>, ApiError> {

@@ -141,10 +141,15 @@ impl Cluster for FakeCluster {
         Ok(self.asked(Question::Identity)?.identity.clone())
     }
 
-    async fn pods(&self, progress: &(dyn Fn(usize) + Sync)) -> Result<Listed<Pod>, ApiError> {
+    async fn pods_that(
+        &self,
+        keep: &(dyn Fn(&Pod) -> bool + Sync),
+        progress: &(dyn Fn(usize) + Sync),
+    ) -> Result<Listed<Pod>, ApiError> {
         let state = self.asked(Question::Pods)?;
         progress(state.pods.len());
-        Ok(Listed { items: state.pods.values().cloned().collect(), at: state.now })
+        let items = state.pods.values().filter(|pod| keep(pod)).cloned().collect();
+        Ok(Listed { items, all: state.pods.len(), at: state.now })
     }
 
     async fn pod(&self, key: &PodKey) -> Result<Live<Pod>, ApiError> {
@@ -154,7 +159,8 @@ impl Cluster for FakeCluster {
 
     async fn nodes(&self) -> Result<Listed<Node>, ApiError> {
         let state = self.asked(Question::Nodes)?;
-        Ok(Listed { items: state.nodes.values().cloned().collect(), at: state.now })
+        let items: Vec<Node> = state.nodes.values().cloned().collect();
+        Ok(Listed { all: items.len(), items, at: state.now })
     }
 
     async fn node(&self, name: &NodeName) -> Result<Live<Node>, ApiError> {

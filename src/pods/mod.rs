@@ -115,14 +115,27 @@ pub trait Cluster: Sync {
     /// [`ApiError`], as for all the others.
     fn identity(&self) -> impl Future<Output = Result<Uid, ApiError>> + Send;
 
-    /// All pods of all namespaces, by a consistent read, all pages of it. `progress` is told how many have come.
+    /// All pods of all namespaces, by a consistent read, all pages of it; those that `keep` wants are given. A list that
+    /// expires is begun again: `keep` may see a pod twice. `progress` is told how many have come.
     ///
     /// # Errors
     /// One page that does not come is an error of the whole.
+    fn pods_that(
+        &self,
+        keep: &(dyn Fn(&Pod) -> bool + Sync),
+        progress: &(dyn Fn(usize) + Sync),
+    ) -> impl Future<Output = Result<Listed<Pod>, ApiError>> + Send;
+
+    /// All pods of all namespaces.
+    ///
+    /// # Errors
+    /// As above.
     fn pods(
         &self,
         progress: &(dyn Fn(usize) + Sync),
-    ) -> impl Future<Output = Result<Listed<Pod>, ApiError>> + Send;
+    ) -> impl Future<Output = Result<Listed<Pod>, ApiError>> + Send {
+        self.pods_that(&|_| true, progress)
+    }
 
     /// One pod, live.
     ///

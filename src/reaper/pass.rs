@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,7 +20,7 @@ use crate::{
         lease::{Holder, Lease, Timestamp},
         names::{Namespace, NodeName, PoolName},
         pool::Pool,
-        reap::{self, Brake, Case, Confirmed, Give, Identity, Keep, Note, PoolPolicy, Row, Verdict},
+        reap::{self, Brake, Case, Confirmed, Give, Identity, Keep, Kept, Note, PoolPolicy, Row, Verdict},
     },
     ops::{Change, Clock, Log, commit},
     pods::{ApiError, Cluster},
@@ -55,21 +58,50 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
     };
     let found = context.api.identity().await?;
     let identity = if found == registered { Identity::Same } else { Identity::Differs { registered, found } };
-    let listed = context.api.pods(&|count| progress(Step::Pods(count))).await?;
-    let at = listed.at;
+    let mut run = Run {
+        context,
+        pools: &start.pools,
+        looked: Looked::default(),
+        listed_at: Instant::now(),
+        again: Mutex::default(),
+    };
+    let by_pod = ByPod::of(&start.leases);
+    let lives: Vec<AtomicBool> = start.leases.iter().map(|_| AtomicBool::new(false)).collect();
+    // Of the many pods that live, no more than that is kept.
+    let keep = |pod: &Pod| {
+        let mut keep = false;
+        for index in by_pod.leases_of(&pod.key) {
+            let plain = run.lives_plainly(&start.leases[*index].0, pod);
+            lives[*index].store(plain, Ordering::Relaxed);
+            keep |= !plain;
+        }
+        keep
+    };
+    let listed = context.api.pods_that(&keep, &|count| progress(Step::Pods(count))).await?;
+    let (at, count) = (listed.at, listed.all);
     let skew_ms = context.clock.now().since(at);
     let pods: HashMap<&PodKey, &Pod> = listed.items.iter().map(|pod| (&pod.key, pod)).collect();
-
-    let mut looked = Looked::default();
+    let cases: Vec<(&Lease, Seen<'_>)> = start
+        .leases
+        .iter()
+        .zip(&lives)
+        .map(|((lease, _), lives)| {
+            let seen = if lives.load(Ordering::Relaxed) {
+                Seen::Lives
+            } else {
+                Seen::Otherwise(key_of(lease).and_then(|key| pods.get(&key).copied()))
+            };
+            (lease, seen)
+        })
+        .collect();
     let mut troubles = Vec::new();
-    look_further(context, &start.leases, &pods, &mut looked, &mut troubles).await;
-
-    let mut run = Run { context, pools: &start.pools, looked, listed_at: Instant::now() };
-    let mut verdicts = run.verdicts(&start.leases, &pods, at);
+    run.listed_at = Instant::now();
+    run.looked = look_further(context, &cases, &mut troubles).await;
+    let mut verdicts: Vec<Verdict> =
+        cases.iter().map(|(lease, seen)| run.verdict(lease, *seen, at)).collect();
     let gives: Vec<Row> =
         verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Give(_))).map(Verdict::row).collect();
     let bound = start.leases.iter().filter(|(lease, _)| is_bound_pod(lease)).count();
-    let count = listed.items.len();
     // Without anything to stop and without a false answer in sight the nodes are nobody's business.
     let brakes = if gives.is_empty() && identity == Identity::Same && (count > 0 || bound == 0) {
         Vec::new()
@@ -80,9 +112,6 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
         run.brakes(identity, &start.leases, bound, count, &gives)
     };
     verdicts = verdicts.into_iter().map(|verdict| reap::brake(verdict, &brakes)).collect();
-    // The longest part is still to come, and needs none of them.
-    drop(pods);
-    drop(listed.items);
 
     let mut report = Report {
         revision: start.revision,
@@ -136,6 +165,37 @@ fn key_of(lease: &Lease) -> Option<PodKey> {
     }
 }
 
+/// The leases of a pod, by its key: a number a lease.
+struct ByPod<'a> {
+    leases: &'a [(Lease, Revision)],
+    order: Vec<usize>,
+}
+
+impl<'a> ByPod<'a> {
+    fn of(leases: &'a [(Lease, Revision)]) -> Self {
+        let mut order: Vec<usize> = (0..leases.len()).collect();
+        order.sort_by(|a, b| leases[*a].0.id.holder.cmp(&leases[*b].0.id.holder));
+        Self { leases, order }
+    }
+
+    fn leases_of(&self, key: &PodKey) -> &[usize] {
+        let holder = Holder::Pod { namespace: key.namespace.clone(), name: key.name.clone() };
+        let of = |index: &usize| &self.leases[*index].0.id.holder;
+        let from = self.order.partition_point(|index| *of(index) < holder);
+        let to = self.order.partition_point(|index| *of(index) <= holder);
+        self.order.get(from..to).unwrap_or(&[])
+    }
+}
+
+/// What the list of pods said of a lease's pod.
+#[derive(Clone, Copy)]
+enum Seen<'a> {
+    /// It lives, and there is nothing to note.
+    Lives,
+    /// Something else, or it is not there.
+    Otherwise(Option<&'a Pod>),
+}
+
 /// What was asked beyond the pods.
 #[derive(Default)]
 struct Looked {
@@ -147,17 +207,16 @@ struct Looked {
 /// Asks for the nodes and the controllers that verdicts need, and for nothing else.
 async fn look_further<S: Store, K: Cluster, C: Clock, L: Log>(
     context: &Context<'_, S, K, C, L>,
-    leases: &[(Lease, Revision)],
-    pods: &HashMap<&PodKey, &Pod>,
-    looked: &mut Looked,
+    cases: &[(&Lease, Seen<'_>)],
     troubles: &mut Vec<String>,
-) {
+) -> Looked {
+    let mut looked = Looked::default();
     let mut controllers: HashSet<(Namespace, ControllerRef)> = HashSet::new();
     let mut node = false;
-    for (lease, _) in leases {
+    for (lease, seen) in cases {
+        let Seen::Otherwise(pod) = seen else { continue };
         let Some(key) = key_of(lease) else { continue };
-        let pod = pods.get(&key).map_or(Answer::Absent, |pod| Answer::Present(*pod));
-        let needs = reap::needs(lease, &pod, context.policy);
+        let needs = reap::needs(lease, &pod.map_or(Answer::Absent, Answer::Present), context.policy);
         node |= needs.node.is_some();
         controllers.extend(needs.controller.map(|controller| (key.namespace, controller)));
     }
@@ -170,6 +229,7 @@ async fn look_further<S: Store, K: Cluster, C: Clock, L: Log>(
     });
     let answers: Vec<_> = asked.buffer_unordered(AT_ONCE).collect().await;
     looked.controllers.extend(answers);
+    looked
 }
 
 async fn ask_controller<K: Cluster>(
@@ -199,6 +259,8 @@ struct Run<'a, 'c, S, K, C, L> {
     pools: &'a HashMap<PoolName, Result<Pool, String>>,
     looked: Looked,
     listed_at: Instant,
+    /// Nodes that were asked for again, and when.
+    again: Mutex<HashMap<NodeName, (Instant, Option<Node>)>>,
 }
 
 impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
@@ -234,18 +296,38 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         Case { lease, cluster: self.context.cluster, pools: self.pools_of(lease), pod, node, controller }
     }
 
-    fn verdicts(
-        &self,
-        leases: &[(Lease, Revision)],
-        pods: &HashMap<&PodKey, &Pod>,
-        now: Timestamp,
-    ) -> Vec<Verdict> {
-        let verdict = |lease| {
-            let pod = key_of(lease).and_then(|key| pods.get(&key).copied());
-            let case = self.case(lease, pod.map_or(Answer::Absent, Answer::Present));
-            reap::verdict(&case, self.context.policy, now)
+    /// Does the pod live, without a doubt and without anything to note or to report?
+    fn lives_plainly(&self, lease: &Lease, pod: &Pod) -> bool {
+        let own = lease.bound().is_some_and(|stamp| stamp.uid.as_ref().is_none_or(|uid| *uid == pod.uid));
+        let verdict =
+            || reap::verdict(&self.case(lease, Answer::Present(pod)), self.context.policy, pod.created);
+        own && matches!(verdict(), Verdict::Keep(kept) if kept.why == Keep::PodLives)
+    }
+
+    fn verdict(&self, lease: &Lease, seen: Seen<'_>, now: Timestamp) -> Verdict {
+        match seen {
+            Seen::Lives => Verdict::Keep(Kept { row: Row::Lives, why: Keep::PodLives, report: false }),
+            Seen::Otherwise(pod) => {
+                let case = self.case(lease, pod.map_or(Answer::Absent, Answer::Present));
+                reap::verdict(&case, self.context.policy, now)
+            }
+        }
+    }
+
+    /// A node that may have changed since the list; asked for once in a while, not for each of its pods.
+    async fn node_again(&self, name: &NodeName) -> Result<Option<Node>, ApiError> {
+        let cached = {
+            let again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
+            again.get(name).filter(|(at, _)| at.elapsed() < NODE_FRESH).map(|(_, node)| node.clone())
         };
-        leases.iter().map(|(lease, _)| verdict(lease)).collect()
+        if let Some(node) = cached {
+            return Ok(node);
+        }
+        let asked = Instant::now();
+        let node = self.context.api.node(name).await?.found;
+        let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
+        again.insert(name.clone(), (asked, node.clone()));
+        Ok(node)
     }
 
     fn brakes(
@@ -393,8 +475,8 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         // A node that was silent may have come back since the list.
         let node;
         if let Some(name) = needs.node.filter(|_| self.listed_at.elapsed() >= NODE_FRESH) {
-            node = api.node(&name).await.map_err(|error| unknown(&error))?;
-            case.node = node.found.as_ref().map_or(Answer::Absent, Answer::Present);
+            node = self.node_again(&name).await.map_err(|error| unknown(&error))?;
+            case.node = node.as_ref().map_or(Answer::Absent, Answer::Present);
         }
         let controller;
         if let Some(wanted) = needs.controller.filter(|_| self.listed_at.elapsed() >= NODE_FRESH) {
