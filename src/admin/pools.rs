@@ -639,83 +639,150 @@ pub async fn list<S: Store>(
 ) -> Result<(Revision, Vec<PoolRow>), Error> {
     let spans = [keys::pools(), keys::leases(), keys::addresses(), keys::all_released()];
     let (revision, found) = read_spans(store, &spans).await?;
-    let leases: Vec<Lease> = found[1].iter().filter_map(|entry| read::lease(entry).ok()).collect();
-    let released: Vec<(Place, Released)> = found[3]
-        .iter()
-        .filter_map(|entry| {
-            let place = read::place(keys::parse_released(&entry.key)?);
-            Some((place, record::decode_released(entry).ok()?.value))
-        })
-        .collect();
-    let rows = rows(&read::stored_pools(&found[0]), &leases, &found[2], &released, now);
+    let pools = read::stored_pools(&found[0]);
+    let mut tally = Tally::new(&pools, now);
+    for lease in found[1].iter().filter_map(|entry| read::lease(entry).ok()) {
+        tally.lease(&lease);
+    }
+    for entry in &found[2] {
+        tally.address_entry(entry);
+    }
+    for entry in &found[3] {
+        tally.released_entry(entry);
+    }
+    let rows = tally.rows();
     let inside = |row: &PoolRow| row.pool.as_ref().is_none_or(|pool| scope.takes_domain(pool.domain()));
     Ok((revision, rows.into_iter().filter(inside).collect()))
 }
 
-/// Sorted by place: a range is then a slice.
-struct Sorted<T>(Vec<(DomainName, bool, u128, T)>);
-
-impl<T> Sorted<T> {
-    fn of(items: impl Iterator<Item = (Place, T)>) -> Self {
-        let mut items: Vec<_> = items
-            .map(|(place, item)| (place.domain, place.address.is_ipv6(), number(place.address), item))
-            .collect();
-        items.sort_by(|a, b| (&a.0, a.1, a.2).cmp(&(&b.0, b.1, b.2)));
-        Self(items)
-    }
-
-    fn slice(&self, domain: &DomainName, run: AddrRange) -> &[(DomainName, bool, u128, T)] {
-        let v6 = run.family() == Family::V6;
-        let from = self.0.partition_point(|item| (&item.0, item.1, item.2) < (domain, v6, run.first()));
-        let to = self.0.partition_point(|item| (&item.0, item.1, item.2) <= (domain, v6, run.last()));
-        self.0.get(from..to).unwrap_or(&[])
-    }
+/// Counts pools while leases, address keys and released keys go by, one after the other: nothing of them is kept.
+pub(crate) struct Tally<'a> {
+    pools: &'a [StoredPool],
+    by_name: HashMap<&'a PoolName, usize>,
+    /// Usable runs, by family and first address: whose they are.
+    runs: HashMap<(&'a DomainName, Family), Vec<Run>>,
+    counts: HashMap<(usize, Family), Counts>,
+    now: Timestamp,
 }
 
-fn rows(
-    pools: &[StoredPool],
-    leases: &[Lease],
-    addresses: &[Entry],
-    released: &[(Place, Released)],
-    now: Timestamp,
-) -> Vec<PoolRow> {
-    let mut counts: HashMap<(&PoolName, Family), Counts> = HashMap::new();
-    let by_name: HashMap<&PoolName, &Pool> =
-        pools.iter().filter_map(|p| Some((&p.name, p.pool.as_ref().ok()?))).collect();
-    for lease in leases {
+/// A run of usable addresses.
+struct Run {
+    first: u128,
+    last: u128,
+    /// The highest `last` up to here: no run before this one reaches further.
+    reach: u128,
+    pool: usize,
+}
+
+impl<'a> Tally<'a> {
+    pub(crate) fn new(pools: &'a [StoredPool], now: Timestamp) -> Self {
+        let mut runs: HashMap<(&DomainName, Family), Vec<Run>> = HashMap::new();
+        for (index, pool) in pools.iter().enumerate() {
+            let Ok(pool) = &pool.pool else { continue };
+            for range in pool.ranges() {
+                let of = runs.entry((pool.domain(), range.family())).or_default();
+                of.extend(range.usable().runs().iter().map(|run| Run {
+                    first: run.first(),
+                    last: run.last(),
+                    reach: run.last(),
+                    pool: index,
+                }));
+            }
+        }
+        for of in runs.values_mut() {
+            of.sort_by_key(|run| run.first);
+            let mut reach = 0;
+            for run in of {
+                reach = run.last.max(reach);
+                run.reach = reach;
+            }
+        }
+        let by_name = pools.iter().enumerate().map(|(index, pool)| (&pool.name, index)).collect();
+        Self { pools, by_name, runs, counts: HashMap::new(), now }
+    }
+
+    pub(crate) fn lease(&mut self, lease: &Lease) {
+        let doubt = leases::doubt(lease, self.now).is_some();
         for leased in &lease.addresses {
-            let Some(name) = &leased.pool else { continue };
-            let count = counts.entry((name, Family::of(leased.address))).or_default();
+            let Some(index) = leased.pool.as_ref().and_then(|name| self.by_name.get(name)) else { continue };
+            let count = self.counts.entry((*index, Family::of(leased.address))).or_default();
             match lease.state() {
                 State::Bound => count.bound += 1,
                 State::Held => count.held += 1,
                 State::Reserved => count.reserved += 1,
             }
-            count.doubt += u128::from(leases::doubt(lease, now).is_some());
-            let inside = by_name.get(name).is_some_and(|pool| pool.range_of(leased.address).is_some());
+            count.doubt += u128::from(doubt);
+            let pool = self.pools[*index].pool.as_ref();
+            let inside = pool.is_ok_and(|pool| pool.range_of(leased.address).is_some());
             count.outside += u128::from(!inside);
         }
     }
-    let taken = Sorted::of(addresses.iter().filter_map(|entry| {
-        let place = read::place(keys::parse_held(&entry.key)?);
-        Some((place, leases::is_device(entry)))
-    }));
-    let released = Sorted::of(released.iter().map(|(place, released)| (place.clone(), released)));
-    pools
-        .iter()
-        .map(|stored| {
-            let mut families: Vec<(Family, Counts)> = [Family::V4, Family::V6]
-                .into_iter()
-                .filter_map(|family| {
-                    let count = counts.remove(&(&stored.name, family));
-                    let has = stored.pool.as_ref().is_ok_and(|pool| pool.families().contains(&family));
-                    (has || count.is_some()).then(|| (family, count.unwrap_or_default()))
-                })
-                .collect();
-            if let Ok(pool) = &stored.pool {
-                for (family, count) in &mut families {
-                    count_usable(pool, *family, count, &taken, &released, now);
+
+    /// An address that somebody has; `device`: a reservation without a pod.
+    fn address(&mut self, place: &Place, device: bool) {
+        self.each(place, |_, count| {
+            count.taken += 1;
+            count.reserved += u128::from(device);
+        });
+    }
+
+    /// An address key.
+    pub(crate) fn address_entry(&mut self, entry: &Entry) {
+        if let Some(place) = keys::parse_held(&entry.key) {
+            self.address(&read::place(place), leases::is_device(entry));
+        }
+    }
+
+    /// A released key.
+    pub(crate) fn released_entry(&mut self, entry: &Entry) {
+        if let Some(place) = keys::parse_released(&entry.key)
+            && let Ok(stored) = record::decode_released(entry)
+        {
+            self.released(&read::place(place), &stored.value);
+        }
+    }
+
+    fn released(&mut self, place: &Place, released: &Released) {
+        let gone = i128::from(self.now.since(released.at));
+        self.each(place, |pool, count| {
+            if released.declined.is_some() {
+                count.declined += 1;
+            } else if gone < i128::try_from(pool.cool_down().as_millis()).unwrap_or(i128::MAX) {
+                count.cooling += 1;
+            }
+        });
+    }
+
+    /// All pools that could lease it.
+    fn each(&mut self, place: &Place, mut act: impl FnMut(&Pool, &mut Counts)) {
+        let (family, number) = (Family::of(place.address), number(place.address));
+        let Some(runs) = self.runs.get(&(&place.domain, family)) else { return };
+        let to = runs.partition_point(|run| run.first <= number);
+        for run in runs[..to].iter().rev().take_while(|run| run.reach >= number) {
+            if run.last >= number
+                && let Ok(pool) = &self.pools[run.pool].pool
+            {
+                act(pool, self.counts.entry((run.pool, family)).or_default());
+            }
+        }
+    }
+
+    pub(crate) fn rows(mut self) -> Vec<PoolRow> {
+        let counts = &mut self.counts;
+        let row = |(index, stored): (usize, &StoredPool)| {
+            let mut families = Vec::new();
+            for family in [Family::V4, Family::V6] {
+                let pool = stored.pool.as_ref().ok().filter(|pool| pool.families().contains(&family));
+                let count = counts.remove(&(index, family));
+                if pool.is_none() && count.is_none() {
+                    continue;
                 }
+                let mut count = count.unwrap_or_default();
+                for range in pool.iter().flat_map(|pool| pool.ranges()).filter(|r| r.family() == family) {
+                    count.size = count.size.saturating_add(range.usable().size());
+                }
+                count.free = count.size.saturating_sub(count.taken + count.cooling + count.declined);
+                families.push((family, count));
             }
             // What lies outside of all ranges has no size of its own: it is not the tightest.
             let tightest = families.iter().min_by_key(|(_, count)| (count.size == 0, count.free));
@@ -727,34 +794,7 @@ fn rows(
                 counts,
                 families,
             }
-        })
-        .collect()
-}
-
-/// Counts what of one family a pool could lease.
-fn count_usable(
-    pool: &Pool,
-    family: Family,
-    count: &mut Counts,
-    taken: &Sorted<bool>,
-    released: &Sorted<&Released>,
-    now: Timestamp,
-) {
-    let cool_down = i128::try_from(pool.cool_down().as_millis()).unwrap_or(i128::MAX);
-    for range in pool.ranges().iter().filter(|range| range.family() == family) {
-        count.size = count.size.saturating_add(range.usable().size());
-        for run in range.usable().runs() {
-            let held = taken.slice(pool.domain(), *run);
-            count.taken += held.len() as u128;
-            count.reserved += held.iter().filter(|item| item.3).count() as u128;
-            for (_, _, _, released) in released.slice(pool.domain(), *run) {
-                if released.declined.is_some() {
-                    count.declined += 1;
-                } else if i128::from(now.since(released.at)) < cool_down {
-                    count.cooling += 1;
-                }
-            }
-        }
+        };
+        self.pools.iter().enumerate().map(row).collect()
     }
-    count.free = count.size.saturating_sub(count.taken + count.cooling + count.declined);
 }
