@@ -12,7 +12,8 @@ use std::{
 use leasehold::{
     domain::lease::Timestamp,
     store::{
-        Compare, Entry, Found, Key, Outcome, Read, Revision, Span, Store, StoreError, Txn, Write,
+        Compare, Entry, Found, Key, Outcome, Read, Revision, Span, Store, StoreError, Txn, Upkeep as _,
+        Write,
         etcd::{Endpoint, EtcdSettings, EtcdStore, Login, Password, TlsFiles, check_files},
         testing::Fixture,
     },

@@ -1,6 +1,9 @@
 //! One of the stores, chosen by the settings.
 
-use super::{Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, etcd::EtcdStore, local::LocalStore};
+use super::{
+    Fill, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Upkeep, etcd::EtcdStore,
+    local::LocalStore,
+};
 
 /// A store, whichever the host file names.
 #[derive(Debug)]
@@ -23,6 +26,23 @@ impl Store for AnyStore {
         match self {
             Self::Etcd(store) => store.commit(txn).await,
             Self::Local(store) => store.commit(txn).await,
+        }
+    }
+}
+
+impl Upkeep for AnyStore {
+    async fn fill(&self) -> Option<Fill> {
+        match self {
+            Self::Etcd(store) => store.fill().await,
+            Self::Local(_) => None,
+        }
+    }
+
+    async fn compact_to(&self, revision: Revision) -> Result<(), StoreError> {
+        match self {
+            Self::Etcd(store) => store.compact_to(revision).await,
+            // It keeps no history.
+            Self::Local(_) => Ok(()),
         }
     }
 }

@@ -247,3 +247,36 @@ impl<S: Store> Store for &S {
         (**self).commit(txn)
     }
 }
+
+/// How full a store is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Fill {
+    /// Bytes of its largest member.
+    pub size: u64,
+    /// At so many bytes it takes no more writes, if it says so.
+    pub quota: Option<u64>,
+    /// Alarms and other complaints of its members.
+    pub alarms: usize,
+}
+
+/// What a store has done to it beside reads and commits.
+pub trait Upkeep: Sync {
+    /// How full it is; `None` where nobody can tell.
+    fn fill(&self) -> impl Future<Output = Option<Fill>> + Send;
+
+    /// Forgets what was before this revision, where history is kept at all. Done already is done.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn compact_to(&self, revision: Revision) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+impl<S: Upkeep> Upkeep for &S {
+    fn fill(&self) -> impl Future<Output = Option<Fill>> + Send {
+        (**self).fill()
+    }
+
+    fn compact_to(&self, revision: Revision) -> impl Future<Output = Result<(), StoreError>> + Send {
+        (**self).compact_to(revision)
+    }
+}

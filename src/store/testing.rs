@@ -27,7 +27,8 @@ use std::{
 use tokio::sync::{oneshot, watch};
 
 use super::{
-    Compare, Entry, Found, Key, Outcome, Read, Revision, Snapshot, Span, Store, StoreError, Txn, Write,
+    Compare, Entry, Fill, Found, Key, Outcome, Read, Revision, Snapshot, Span, Store, StoreError, Txn,
+    Upkeep, Write,
 };
 
 /// The most compares, writes or reads in one transaction: etcd's `--max-txn-ops`.
@@ -729,6 +730,27 @@ impl<S: Store> FaultyStore<S> {
             }
         }
         self.store.commit(txn).await
+    }
+}
+
+impl Upkeep for MemoryStore {
+    async fn fill(&self) -> Option<Fill> {
+        Some(Fill { size: 1 << 20, quota: Some(2 << 30), alarms: 0 })
+    }
+
+    async fn compact_to(&self, revision: Revision) -> Result<(), StoreError> {
+        self.compact(revision);
+        Ok(())
+    }
+}
+
+impl<S: Store + Upkeep> Upkeep for FaultyStore<S> {
+    async fn fill(&self) -> Option<Fill> {
+        self.store.fill().await
+    }
+
+    async fn compact_to(&self, revision: Revision) -> Result<(), StoreError> {
+        self.store.compact_to(revision).await
     }
 }
 

@@ -25,7 +25,8 @@ use tokio::time::{Instant, timeout};
 use crate::{
     domain::lease::Timestamp,
     store::{
-        Compare, Entry, Found, Key, Outcome, Read, Revision, Snapshot, Span, Store, StoreError, Txn, Write,
+        Compare, Entry, Fill, Found, Key, Outcome, Read, Revision, Snapshot, Span, Store, StoreError, Txn,
+        Upkeep, Write,
         etcd::connect::{Cause, Endpoints, Link},
         keys,
     },
@@ -301,31 +302,6 @@ impl EtcdStore {
         }
     }
 
-    /// Forgets what was before this revision. Done already is done.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn compact_to(&self, revision: Revision) -> Result<(), StoreError> {
-        let order = self.endpoints.order();
-        let done =
-            self.endpoints
-                .first_answer(&order, Some(revision), |index| {
-                    Box::pin(async move {
-                        let link = self.endpoints.link(index).await?;
-                        self.endpoints
-                            .logged_in(index, &link, |mut link| async move {
-                                link.kv.compact(revision.0, None).await
-                            })
-                            .await
-                    })
-                })
-                .await;
-        match done {
-            Ok(_) | Err(StoreError::Compacted(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
     async fn ask(&self, prefix: &str, reads: &[Read], at: Option<Revision>) -> Result<Snapshot, StoreError> {
         self.fits(reads.len())?;
         let order = self.endpoints.order();
@@ -444,6 +420,39 @@ impl Store for EtcdStore {
             };
         }
         Err(StoreError::NotReached { reason: unreachable.join("; ") })
+    }
+}
+
+impl Upkeep for EtcdStore {
+    async fn fill(&self) -> Option<Fill> {
+        let members = self.status().await;
+        let answers: Vec<_> = members.iter().filter_map(|member| member.answer.as_ref().ok()).collect();
+        Some(Fill {
+            size: answers.iter().map(|member| member.size).max()?,
+            quota: answers.iter().filter_map(|member| member.quota).min(),
+            alarms: answers.iter().map(|member| member.complaints.len()).max().unwrap_or(0),
+        })
+    }
+
+    async fn compact_to(&self, revision: Revision) -> Result<(), StoreError> {
+        let order = self.endpoints.order();
+        let done =
+            self.endpoints
+                .first_answer(&order, Some(revision), |index| {
+                    Box::pin(async move {
+                        let link = self.endpoints.link(index).await?;
+                        self.endpoints
+                            .logged_in(index, &link, |mut link| async move {
+                                link.kv.compact(revision.0, None).await
+                            })
+                            .await
+                    })
+                })
+                .await;
+        match done {
+            Ok(_) | Err(StoreError::Compacted(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 
