@@ -64,7 +64,6 @@
 //! - **A walk over addresses.** A /64 has more than can be walked; ranges are counted and read in windows.
 //! - **Guessing after silence.** A commit without an answer is neither done nor failed until a read says so.
 //! - **Free lists, bitmaps, "last used".** State beside the leases is state that can contradict them.
-//! - **The reaper.** It is to come, as a caller of [`store::changes`] like the others.
 
 pub mod admin;
 pub mod cli;

@@ -67,7 +67,7 @@ async fn a_dry_run_writes_nothing_and_says_what_would_be() {
     scene.pass().await;
     scene.wait(300).await;
     let before = scene.store().dump();
-    let report = scene.try_pass(Options { dry_run: true, mend: true, all: false }).await.unwrap();
+    let report = scene.try_pass(Options { dry_run: true, mend: true, ..Options::default() }).await.unwrap();
     assert_eq!(report.candidates, 1);
     assert_eq!(scene.store().dump(), before);
 }

@@ -6,23 +6,43 @@
 //! makes a transaction, and that compares the lease's own revision. What a pass must remember it writes into the lease,
 //! where every ADD forgets it: there is no state here, no leader, and two reapers at once are harmless.
 //!
+//! [`watch`](self::watch()) is the same pass again and again, sooner where the API hints at a change.
+//!
 //! One failure does not end a pass, but a list that is not complete ends it before anything is given back.
 //!
 //! [`domain::reap`]: crate::domain::reap
 
+mod compact;
+mod count;
+mod events;
+mod measured;
 mod mend;
+mod metrics;
 mod pass;
 mod read;
+mod watch;
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use thiserror::Error;
+use tokio::time::Instant;
 
-pub use self::{mend::Mended, pass::pass};
+pub use self::{
+    compact::compact,
+    count::count,
+    events::{Teller, events},
+    measured::Measured,
+    mend::Mended,
+    metrics::{Metrics, Operation, Passed},
+    pass::pass,
+    watch::{Talk, Watching, watch},
+};
 use crate::{
+    admin::check::Repair,
     domain::{
+        kubernetes::PodKey,
         lease::{LeaseId, State, Timestamp},
-        names::{ClusterName, NodeName},
+        names::{ClusterName, NodeName, Uid},
         reap::{Brake, Policy, Row},
     },
     pods::ApiError,
@@ -54,6 +74,8 @@ pub struct Options {
     pub all: bool,
     /// Half pairs are looked for and mended.
     pub mend: bool,
+    /// A pass between full ones: no released key is forgotten, and its time is not written down.
+    pub quick: bool,
 }
 
 /// How far a pass has come.
@@ -171,8 +193,23 @@ pub struct Report {
     pub forgotten: usize,
     /// What failed, and did not end the pass.
     pub troubles: Vec<String>,
+    /// Annotations of living pods that their leases do not follow; not all, if they are many.
+    pub ignored: Vec<Ignored>,
+    /// When the next verdict is due that waits for nothing but time.
+    pub due: Option<Instant>,
     /// How long it took.
     pub took: Duration,
+}
+
+/// A pod whose annotation is not followed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Ignored {
+    /// The pod.
+    pub pod: PodKey,
+    /// Its UID.
+    pub uid: Uid,
+    /// What it asked for, what it has, and what to do.
+    pub why: String,
 }
 
 impl Report {
@@ -180,6 +217,12 @@ impl Report {
     #[must_use]
     pub fn given_back(&self) -> usize {
         self.judged.iter().filter(|judged| judged.fate == Fate::GivenBack).count()
+    }
+
+    /// How many half pairs were mended.
+    #[must_use]
+    pub fn mended_count(&self) -> usize {
+        self.mended.notes.iter().filter(|(_, repair)| *repair == Repair::Done).count()
     }
 
     /// Is there something that a person should look at?

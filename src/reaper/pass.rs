@@ -13,13 +13,13 @@ use std::{
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 
-use super::{Context, Fate, Judged, Mended, Options, PassError, Report, Step, mend, read};
+use super::{Context, Fate, Ignored, Judged, Mended, Options, PassError, Report, Step, events, mend, read};
 use crate::{
     domain::{
         kubernetes::{Answer, Controller, ControllerRef, Node, Pod, PodKey},
         lease::{Holder, Lease, Timestamp},
         names::{Namespace, NodeName, PoolName},
-        pool::Pool,
+        pool::{Pool, StickyRule},
         reap::{self, Brake, Case, Confirmed, Give, Identity, Keep, Kept, Note, PoolPolicy, Row, Verdict},
     },
     ops::{Change, Clock, Log, commit},
@@ -38,6 +38,9 @@ const COMMIT_FOR: Duration = Duration::from_secs(10);
 const NODE_FRESH: Duration = Duration::from_secs(5);
 /// How many released keys one transaction forgets: etcd takes 128 operations.
 const FORGET_AT_ONCE: usize = 60;
+
+/// Annotations that are not followed, in one report.
+const MOST_IGNORED: usize = 100;
 
 /// A pass. See the module above for its order.
 ///
@@ -64,16 +67,17 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
         looked: Looked::default(),
         listed_at: Instant::now(),
         again: Mutex::default(),
+        due: Mutex::new(None),
     };
     let by_pod = ByPod::of(&start.leases);
     let lives: Vec<AtomicBool> = start.leases.iter().map(|_| AtomicBool::new(false)).collect();
-    // Of the many pods that live, no more than that is kept.
+    // Of the many pods that live, no more than that is kept; but of those that wish something, the wishes.
     let keep = |pod: &Pod| {
         let mut keep = false;
         for index in by_pod.leases_of(&pod.key) {
             let plain = run.lives_plainly(&start.leases[*index].0, pod);
             lives[*index].store(plain, Ordering::Relaxed);
-            keep |= !plain;
+            keep |= !plain || !pod.wishes.is_empty();
         }
         keep
     };
@@ -112,6 +116,7 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
         run.brakes(identity, &start.leases, bound, count, &gives)
     };
     verdicts = verdicts.into_iter().map(|verdict| reap::brake(verdict, &brakes)).collect();
+    let ignored = run.ignored(&start.leases, &pods);
 
     let mut report = Report {
         revision: start.revision,
@@ -128,9 +133,12 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
         mended: Mended::default(),
         forgotten: 0,
         troubles,
+        ignored,
+        due: None,
         took: Duration::ZERO,
     };
     run.act(&start.leases, verdicts, options, progress, &mut report).await;
+    report.due = run.due.into_inner().unwrap_or_else(PoisonError::into_inner);
     if options.mend {
         progress(Step::Mending);
         let mended = look_for_halves(context, &start.leases, start.revision, options.dry_run).await;
@@ -139,7 +147,7 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
             Err(why) => report.troubles.push(format!("half pairs were not looked for: {why}")),
         }
     }
-    if !options.dry_run {
+    if !options.dry_run && !options.quick {
         match forget(context, at).await {
             Ok(count) => report.forgotten = count,
             Err(why) => report.troubles.push(format!("released addresses were not forgotten: {why}")),
@@ -261,6 +269,8 @@ struct Run<'a, 'c, S, K, C, L> {
     listed_at: Instant,
     /// Nodes that were asked for again, and when.
     again: Mutex<HashMap<NodeName, (Instant, Option<Node>)>>,
+    /// When the first of those is due that wait for time alone.
+    due: Mutex<Option<Instant>>,
 }
 
 impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
@@ -353,6 +363,34 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         reap::brakes(&found, self.context.policy)
     }
 
+    /// What is kept until some time after `at` is due then.
+    fn waits(&self, why: &Keep, at: Instant) {
+        let Some(left) = why.left_ms() else { return };
+        let then = at + Duration::from_millis(u64::try_from(left).unwrap_or(0));
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        *due = Some(due.map_or(then, |due| due.min(then)));
+    }
+
+    /// Living pods whose annotations none of their leases follows.
+    fn ignored(&self, leases: &[(Lease, Revision)], pods: &HashMap<&PodKey, &Pod>) -> Vec<Ignored> {
+        let mut asking: BTreeMap<&PodKey, (&Pod, Vec<&Lease>)> = BTreeMap::new();
+        for (lease, _) in leases {
+            let Some(pod) = key_of(lease).and_then(|key| pods.get(&key).copied()) else { continue };
+            let is_it = lease.bound().is_some_and(|stamp| stamp.uid.as_ref() == Some(&pod.uid));
+            if is_it && !pod.wishes.is_empty() && pod.deleting.is_none() && !pod.phase.is_final() {
+                asking.entry(&pod.key).or_insert_with(|| (pod, Vec::new())).1.push(lease);
+            }
+        }
+        let contradiction = |(pod, leases): &(&Pod, Vec<&Lease>)| {
+            let rules = |lease: &&Lease| match self.pools_of(lease) {
+                Answer::Present(pools) => pools.sticky != StickyRule::Auto,
+                Answer::Absent | Answer::Unknown(_) => true,
+            };
+            events::contradiction(pod, leases, leases.iter().any(rules))
+        };
+        asking.values().filter_map(contradiction).take(MOST_IGNORED).collect()
+    }
+
     /// Notes and ends, many at once; what is merely kept is counted.
     async fn act(
         &self,
@@ -367,6 +405,7 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         for ((lease, revision), verdict) in leases.iter().zip(verdicts) {
             match verdict {
                 Verdict::Keep(kept) => {
+                    self.waits(&kept.why, self.listed_at);
                     *report.kept.entry(kept.why.label()).or_default() += 1;
                     if options.all || !is_plain(&kept.why) {
                         let fate = Fate::Kept(kept.why.label());
@@ -388,6 +427,7 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
                         ended
                     }
                     Verdict::Note(kept, note) => {
+                        self.waits(&kept.why, self.listed_at);
                         let label = kept.why.label();
                         let fate = self.note(lease, revision, &note, label, options).await;
                         judged(lease, kept.row, fate, kept.why.to_string(), kept.report)
@@ -448,6 +488,7 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         let confirmed = match self.confirm(lease, &give, brakes).await {
             Ok(confirmed) => confirmed,
             Err(why) => {
+                self.waits(&why, Instant::now());
                 let look = !matches!(why, Keep::PodLives | Keep::Changed);
                 return judged(lease, give.row(), Fate::Kept(why.label()), why.to_string(), look);
             }

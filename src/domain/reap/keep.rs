@@ -181,6 +181,39 @@ impl Keep {
     }
 }
 
+impl Keep {
+    /// Where time alone stands in the way of the next verdict: how long, milliseconds.
+    #[must_use]
+    pub const fn left_ms(&self) -> Option<i64> {
+        match self {
+            Self::Terminating { left_ms }
+            | Self::NodeUnknown { left_ms, .. }
+            | Self::Finishing { left_ms }
+            | Self::NotMissedLongEnough { left_ms, .. }
+            | Self::OwnerMissed { left_ms, .. } => Some(*left_ms),
+            Self::ControllerFirst { .. } => Some(0),
+            Self::PodLives
+            | Self::Unclaimed { .. }
+            | Self::KubeletLives { .. }
+            | Self::NodeLostKeep { .. }
+            | Self::StaticPod { .. }
+            | Self::PodExists
+            | Self::OwnerWantsIt { .. }
+            | Self::ScaledDown { .. }
+            | Self::OwnerGone { .. }
+            | Self::NoOwner { .. }
+            | Self::OwnerKind { .. }
+            | Self::Reserved
+            | Self::NoPodIdentity
+            | Self::Unreadable { .. }
+            | Self::UnknownAnswer { .. }
+            | Self::OtherCluster { .. }
+            | Self::Braked { .. }
+            | Self::Changed => None,
+        }
+    }
+}
+
 impl fmt::Display for Keep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
