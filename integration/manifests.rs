@@ -61,10 +61,14 @@ fn b060_every_workload_runs_when_the_network_does_not() {
     }
 }
 
-/// The program knows every argument: `--help` after an unknown one is an error. (Not yet those of `reap --watch`.)
+/// The program knows every argument: `--help` after an unknown one is an error.
 #[test]
 fn the_workloads_say_what_the_program_understands() {
-    for (name, kind) in [("installer.yaml", "DaemonSet"), ("reaper-cronjob.yaml", "CronJob")] {
+    for (name, kind) in [
+        ("installer.yaml", "DaemonSet"),
+        ("reaper-cronjob.yaml", "CronJob"),
+        ("reaper-deployment.yaml", "Deployment"),
+    ] {
         let workload = one(name, kind);
         let container = &pod_of(&workload)["containers"][0];
         let probe = container["readinessProbe"]["exec"]["command"].as_array().map(|words| &words[1..]);
@@ -159,7 +163,7 @@ fn the_reaper_may_do_what_it_does_and_nothing_else() {
 }
 
 /// The metrics that there are; alerts and dashboard name no others.
-const METRICS: [&str; 13] = [
+pub(crate) const METRICS: [&str; 13] = [
     "leasehold_pool_addresses",
     "leasehold_reap_brakes",
     "leasehold_reap_candidates",

@@ -2,4 +2,6 @@
 //! where a test wants that.
 
 mod cases;
+mod controller;
 mod scene;
+mod watch;

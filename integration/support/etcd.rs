@@ -38,9 +38,16 @@ pub(crate) struct Options {
     auth: bool,
     quota: Option<u64>,
     on_disk: bool,
+    more: Vec<&'static str>,
 }
 
 impl Options {
+    /// One more argument, as etcd takes it.
+    pub(crate) fn argument(mut self, argument: &'static str) -> Self {
+        self.more.push(argument);
+        self
+    }
+
     /// A cluster; an odd number.
     pub(crate) fn members(mut self, count: usize) -> Self {
         self.members = count;
@@ -93,7 +100,15 @@ impl Etcd {
     }
 
     pub(crate) fn with(version: Version) -> Options {
-        Options { version, members: 1, tls: false, auth: false, quota: None, on_disk: false }
+        Options {
+            version,
+            members: 1,
+            tls: false,
+            auth: false,
+            quota: None,
+            on_disk: false,
+            more: Vec::new(),
+        }
     }
 
     /// The URL of one member.
@@ -350,6 +365,7 @@ impl Member {
                 // One member elects itself, and waits an election timeout before it does: 0.1 s instead of 1. A cluster
                 // on a busy machine must not take a late heartbeat for a death.
                 let (heartbeat, election) = if options.members == 1 { (10, 100) } else { (50, 500) };
+                arguments.extend(options.more.iter().map(|argument| (*argument).to_owned()));
                 arguments.push(format!("--heartbeat-interval={heartbeat}"));
                 arguments.push(format!("--election-timeout={election}"));
                 if options.version == Version::V36 && !options.on_disk {

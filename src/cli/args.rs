@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::listen::{self, Listen};
 use crate::domain::{
     addr::parse_address,
     names::{ClusterName, DomainName, IfName, Namespace, NetworkName, NodeName, PoolName, Uid},
@@ -142,9 +143,9 @@ pub(crate) enum Command {
         after_help = "Run it once every node's running pods have their leases back: until then an address of a pod that\nruns could be given to another."
     )]
     Thaw(Write),
-    /// Gives back what dead pods left: one pass, for a CronJob
+    /// Gives back what dead pods left: one pass, for a CronJob, or a controller
     #[command(
-        after_help = "Nothing that lives is given back: every candidate is asked for once more, and doubt keeps. Which row of the\ntable says so stands in the column ROW; the table is in the README.\n\nExamples:\n  leasehold reap --cluster prod-a --dry-run\n  leasehold reap --cluster prod-a --dry-run -o wide        every lease, and why it is kept\n  leasehold reap --cluster prod-a -o json | jq '.items[] | select(.verdict == \"given back\")'\n\nExit status 1: leases or pods could not be listed, and nothing was given back. 3: a brake stopped the pass, or\npart of it."
+        after_help = "Nothing that lives is given back: every candidate is asked for once more, and doubt keeps. Which row of the\ntable says so stands in the column ROW; the table is in the README.\n\nExamples:\n  leasehold reap --cluster prod-a --dry-run\n  leasehold reap --cluster prod-a --dry-run -o wide        every lease, and why it is kept\n  leasehold reap --cluster prod-a -o json | jq '.items[] | select(.verdict == \"given back\")'\n  leasehold reap --cluster prod-a --watch --listen :9402        a controller; two of them do no harm\n\nWith --watch it goes on whatever fails, says so once a minute, and ends at SIGTERM with 0.\nExit status 1: leases or pods could not be listed, and nothing was given back. 3: a brake stopped the pass, or\npart of it."
     )]
     Reap(Box<Reap>),
     /// Replays this node's journal: ends of pods that the store did not take when they came
@@ -491,10 +492,49 @@ pub(crate) struct Reap {
     /// Do not look for half pairs
     #[arg(long)]
     pub(crate) no_mend: bool,
+    /// Record no Events in the Kubernetes API
+    #[arg(long)]
+    pub(crate) no_events: bool,
+    /// Forget the store's history but for so long, where nobody keeps less; `off` never [default: 1h with --watch, else off]
+    #[arg(long, value_name = "DURATION|off", value_parser = compact)]
+    pub(crate) compact: Option<Compact>,
+    /// Go on: a pass whenever the API says that something changed, or a deadline is over
+    #[arg(long, conflicts_with = "dry_run", help_heading = "Controller")]
+    pub(crate) watch: bool,
+    /// With --watch: between two full passes, whatever the API said; at least 5s
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration, help_heading = "Controller")]
+    pub(crate) interval: Duration,
+    /// With --watch: serve /metrics, /healthz and /readyz there; without an address on all, as :9402
+    #[arg(long, value_name = "[ADDRESS]:PORT", value_parser = listen::parse, requires = "watch", help_heading = "Controller")]
+    pub(crate) listen: Option<Listen>,
+    /// Without --watch: write metrics into this file, for node_exporter's textfile collector; totals go on from what is in it
+    #[arg(long, value_name = "FILE.prom", conflicts_with_all = ["watch", "dry_run"])]
+    pub(crate) textfile: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) api: KubernetesArgs,
     #[command(flatten)]
     pub(crate) write: Write,
+}
+
+/// What becomes of the store's history.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Compact {
+    /// The store's own settings say.
+    Off,
+    /// What is older goes.
+    Keep(Duration),
+}
+
+fn compact(text: &str) -> Result<Compact, String> {
+    /// A pass over a large store reads at one revision for some seconds.
+    const LEAST: Duration = Duration::from_secs(300);
+    if text == "off" {
+        return Ok(Compact::Off);
+    }
+    match parse_duration(text)? {
+        keep if keep < LEAST => Err("must be at least 5m, or off: a list is read at one revision".into()),
+        keep => Ok(Compact::Keep(keep)),
+    }
 }
 
 fn sticky_kind(text: &str) -> Result<String, String> {

@@ -16,6 +16,7 @@ mod doctor;
 mod documents;
 mod install;
 mod leases;
+mod listen;
 mod pools;
 mod reap;
 mod render;

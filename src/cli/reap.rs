@@ -7,24 +7,39 @@
 
 use std::{
     io::{IsTerminal as _, Write as _},
-    sync::Mutex,
-    time::{Duration, Instant},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+    time::Instant,
+};
 
 use super::{
     End, Ended, FAILED, Failure, ListRow, Listing,
-    args::{Format, Global, Reap},
+    args::{Compact, Format, Global, Reap},
     connect::{self, Site},
-    print,
+    listen, print,
     render::{self, Column, say, text, wide},
 };
 use crate::{
-    domain::{lease::Holder, names::ClusterName, reap::Policy},
+    domain::{
+        lease::Holder,
+        names::{ClusterName, Namespace},
+        reap::Policy,
+    },
     host::HostClock,
-    reaper::{self, Fate, Judged, Options, PassError, Report, Step},
-    store::record::format_time,
+    ops::{Clock, Log},
+    pods::{Api, ApiError, Cluster},
+    reaper::{
+        self, Fate, Judged, Measured, Metrics, Options, PassError, Report, Step, Talk, Teller, Watching,
+    },
+    store::{Upkeep as _, any::AnyStore, record::format_time},
 };
 
 const COLUMNS: &[Column] = &[
@@ -43,24 +58,218 @@ pub(crate) async fn run(site: &Site, global: &Global, args: &Reap) -> Ended {
     let cluster = cluster(site, global)?;
     let api = connect::api(&args.api)?;
     let policy = policy(site, args)?;
+    let metrics = Arc::new(Metrics::new());
+    let store = Measured::new(&site.store, &metrics);
     let context = reaper::Context {
-        store: &site.store,
+        store: &store,
         api: &api,
         clock: &HostClock,
         log: &site.trail,
         cluster: &cluster,
         policy: &policy,
     };
+    if args.watch {
+        return watch(&context, &api, site, global, args, &metrics).await;
+    }
+    if let Some(path) = &args.textfile {
+        resume_metrics(path, &metrics)?;
+    }
     let options = Options {
         dry_run: args.write.dry_run,
         all: matches!(global.output, Format::Wide | Format::Json | Format::Yaml),
         mend: !args.no_mend,
+        quick: false,
     };
     let meter = Meter::new();
     let report = reaper::pass(&context, options, &|step| meter.show(step)).await;
     meter.clear();
-    let report = report.map_err(failure)?;
-    show(global, &cluster, options, report)
+    let mut report = match report {
+        Ok(report) => report,
+        Err(error) => {
+            metrics.failed();
+            if let Some(path) = &args.textfile {
+                write_metrics(path, &metrics)
+                    .unwrap_or_else(|failure| say(&format!("error: {}", failure.text)));
+            }
+            return Err(failure(error));
+        }
+    };
+    if !options.dry_run {
+        after(&context, args, &mut report, &metrics).await;
+    }
+    metrics.passed(&report, HostClock.now());
+    let written = args.textfile.as_ref().map_or(Ok(()), |path| write_metrics(path, &metrics));
+    let end = show(global, &cluster, options, report)?;
+    written.map(|()| end)
+}
+
+/// What one pass does beside giving back.
+async fn after<K: Cluster, C: Clock, L: Log>(
+    context: &reaper::Context<'_, Measured<'_, AnyStore>, K, C, L>,
+    args: &Reap,
+    report: &mut Report,
+    metrics: &Metrics,
+) {
+    let mut pools = Vec::new();
+    if args.textfile.is_some() || !args.no_events {
+        match reaper::count(context.store, context.clock.now()).await {
+            Ok(rows) => pools = rows,
+            Err(error) => report.troubles.push(format!("pools were not counted: {error}")),
+        }
+        metrics.pools(&pools);
+    }
+    if args.textfile.is_some() {
+        metrics.fill(context.store.fill().await);
+    }
+    if !args.no_events {
+        let mut teller = Teller::new(own_namespace());
+        report.troubles.extend(teller.tell(context.api, report, &pools, context.cluster).await);
+    }
+    if let Some(Compact::Keep(keep)) = args.compact
+        && let Err(error) = reaper::compact(context.store, context.cluster, keep, report.at).await
+    {
+        report.troubles.push(format!(
+            "the store's history was not compacted: {error}; run etcd with --auto-compaction-retention=1h instead"
+        ));
+    }
+}
+
+/// Below this a pass could not end before the next.
+const LEAST_INTERVAL: Duration = Duration::from_secs(5);
+/// Hints that wait; more say nothing new.
+const HINTS: usize = 16;
+/// With `--watch`, unless it is said: as etcd's own setting should be.
+const KEEP_HISTORY: Duration = Duration::from_secs(3600);
+/// A commit that is under way at the end may take so long.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
+
+async fn watch<L: Log>(
+    context: &reaper::Context<'_, Measured<'_, AnyStore>, Api, HostClock, L>,
+    api: &Api,
+    site: &Site,
+    global: &Global,
+    args: &Reap,
+    metrics: &Arc<Metrics>,
+) -> Ended {
+    if args.interval < LEAST_INTERVAL {
+        return Err(Failure::usage("--interval must be at least 5s"));
+    }
+    if global.output != Format::Table || global.namespace.is_some() {
+        return Err(Failure::usage(
+            "--watch prints no leases: leave -o and -n out, and see one pass with --dry-run",
+        ));
+    }
+    let failed = |text: String| Failure { text, hint: None, code: FAILED };
+    let signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let [Ok(mut terminate), Ok(mut interrupt)] = signals else {
+        return Err(failed("signals cannot be taken".into()));
+    };
+    let serving = match &args.listen {
+        Some(wanted) => {
+            let bound = async {
+                let listener = listen::bind(wanted).await?;
+                listener.local_addr().map(|address| (listener, address))
+            };
+            let (listener, address) = bound.await.map_err(|error| failed(format!("--listen: {error}")))?;
+            say(&format!("metrics and health on http://{address}"));
+            Some(tokio::spawn(listen::serve(listener, Arc::clone(metrics), args.interval)))
+        }
+        None => None,
+    };
+    let voice = |text: &str| {
+        say(text);
+        site.trail.note(text);
+    };
+    let talk = Talk::new(&voice);
+    let watching = Watching {
+        interval: args.interval,
+        mend: !args.no_mend,
+        events: (!args.no_events).then(own_namespace),
+        compact: match args.compact {
+            None => Some(KEEP_HISTORY),
+            Some(Compact::Keep(keep)) => Some(keep),
+            Some(Compact::Off) => None,
+        },
+        metrics,
+        talk: &talk,
+    };
+    let (sender, hints) = mpsc::channel(HINTS);
+    let no_hints = |error: &ApiError| talk.no_hints(&error.to_string());
+    let working = async {
+        tokio::select! {
+            never = reaper::watch(context, &watching, hints) => match never {},
+            () = async {
+                api.follow(&sender, &no_hints).await;
+                std::future::pending::<()>().await;
+            } => {}
+        }
+    };
+    tokio::pin!(working);
+    tokio::select! {
+        () = &mut working => {}
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    // A commit that was sent is waited for, so that nothing is left in doubt; no other begins.
+    let closed = async {
+        tokio::select! {
+            () = &mut working => {}
+            () = context.store.close() => {}
+        }
+    };
+    let _ = tokio::time::timeout(CLOSE_WITHIN, closed).await;
+    if let Some(serving) = serving {
+        serving.abort();
+    }
+    Ok(End::Done)
+}
+
+/// Where Events go that are about no namespace.
+fn own_namespace() -> Namespace {
+    const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+    let named = std::env::var_os("POD_NAMESPACE").and_then(|name| name.into_string().ok());
+    let named = named.or_else(|| std::fs::read_to_string(FILE).ok());
+    named
+        .and_then(|name| Namespace::new(name.trim()).ok())
+        .or_else(|| Namespace::new("default").ok())
+        .unwrap_or_else(|| unreachable!("default is a namespace"))
+}
+
+/// Totals go on from what the last pass wrote. What is no text is not ours to replace.
+fn resume_metrics(path: &Path, metrics: &Metrics) -> Result<(), Failure> {
+    match std::fs::read_to_string(path) {
+        Ok(before) => metrics.go_on_from(&before),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(textfile_failed(path, &error)),
+    }
+    Ok(())
+}
+
+fn textfile_failed(path: &Path, error: &std::io::Error) -> Failure {
+    Failure {
+        text: format!("--textfile {}: {error}", path.display()),
+        hint: Some("it must be a text file in a folder that can be written".into()),
+        code: FAILED,
+    }
+}
+
+/// Whole or not at all: node_exporter may read at any moment. It runs as nobody, so everybody may read.
+fn write_metrics(path: &Path, metrics: &Metrics) -> Result<(), Failure> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    // It is taken for one of its own only if it ends in .prom.
+    let aside = path.with_file_name(name);
+    let write = || {
+        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(&aside)?;
+        file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
+        file.write_all(metrics.text().as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&aside, path)
+    };
+    write().map_err(|error| {
+        let _ = std::fs::remove_file(&aside);
+        textfile_failed(path, &error)
+    })
 }
 
 /// The cluster whose leases are looked at: asked for, or the host file's.
