@@ -38,6 +38,13 @@
 //! 5. A conflict brings the present state with it: round again. No answer: the same transaction, elsewhere.
 //! 6. [`cni::reply`] prints. If nobody takes the answer, what this run wrote is taken back.
 //!
+//! # One pass of the reaper
+//!
+//! 1. [`reaper`] reads the leases of its cluster at one revision, then lists the pods, then what verdicts need besides.
+//! 2. [`domain::reap`] gives a verdict on each lease; its brakes stop what looks like a false answer.
+//! 3. Each candidate's pod is asked for once more, live. Only that answer makes the proof that [`store::changes`] takes.
+//! 4. The end of a lease compares the revision that was judged: an ADD that came between wins.
+//!
 //! # Invariants
 //!
 //! They hold after every transaction, are checked by `leasehold check` ([`domain::audit`]) and after every test that
@@ -48,8 +55,8 @@
 //! 2. A lease has an attachment key if and only if it is bound, and that key is of its current container and node.
 //! 3. No address has both an address key and a released key.
 //! 4. Every address of a lease was inside its pool's usable set when it was leased. A pool with leases keeps its domain.
-//! 5. Only an ADD of the same pod, a DEL of the current container, or a person ends a lease. Only a silent probe takes
-//!    the mark *unconfirmed* away, in the commit that leases the address again.
+//! 5. Only an ADD of the same pod, a DEL of the current container, a verdict of the reaper, or a person ends a lease. Only
+//!    a silent probe takes the mark *unconfirmed* away, in the commit that leases the address again.
 //! 6. No counter is stored. The index of whom pools serve and the pools' own lists say the same.
 //!
 //! And of the code: a revision is compared only by the run that read it; an error is never taken
@@ -64,6 +71,7 @@
 //! - **A walk over addresses.** A /64 has more than can be walked; ranges are counted and read in windows.
 //! - **Guessing after silence.** A commit without an answer is neither done nor failed until a read says so.
 //! - **Free lists, bitmaps, "last used".** State beside the leases is state that can contradict them.
+//! - **State in the reaper.** What a pass must remember stands in the leases; two reapers need no election.
 
 pub mod admin;
 pub mod cli;
