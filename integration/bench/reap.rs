@@ -11,7 +11,7 @@ use std::{
     net::{TcpListener, TcpStream},
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use leasehold::{
@@ -27,6 +27,7 @@ use leasehold::{
     },
 };
 use nix::sys::resource::{UsageWho, getrusage};
+use tokio::time::Instant;
 
 const LEASES: u32 = 100_000;
 /// Each 50th pod is dead.
@@ -105,7 +106,6 @@ impl Etcd {
             .args(["--initial-cluster", &format!("default={peer}"), "--unsafe-no-fsync"])
             .stderr(log)
             .spawn()
-            .or_else(|_| Err("no etcd on the path"))
             .unwrap();
         Self { process, client }
     }
@@ -204,7 +204,7 @@ fn lease(number: u32, pool: &PoolName) -> Lease {
         reserved: false,
         unconfirmed: false,
         // A pass has missed the dead ones already.
-        seen: number.is_multiple_of(DEAD_EACH).then(|| Seen { controller: None, missed: Some(at) }),
+        seen: number.is_multiple_of(DEAD_EACH).then_some(Seen { controller: None, missed: Some(at) }),
     }
 }
 
