@@ -202,7 +202,7 @@ const ROWS: &[Row] = &[
             "install",
             "admin::*",
             "pods",
-            "reaper",
+            "reaper::*",
             "telemetry",
             "trail",
         ],

@@ -43,6 +43,10 @@ pub fn doubt(lease: &Lease, now: Timestamp) -> Option<&'static str> {
         State::Bound => missed
             .filter(|missed| now.since(*missed) >= DOUBT_AFTER_MS)
             .map(|_| "pod missed for a day, and nothing proves it dead"),
+        // Its pod was found running, and the reaper ends it with that.
+        State::Held if lease.ends_with_its_pod() => missed
+            .filter(|missed| now.since(*missed) >= DOUBT_AFTER_MS)
+            .map(|_| "pod missed for a day, and nothing proves it dead"),
         State::Held => {
             let unknown = seen.is_none_or(|seen| seen.controller.is_none());
             (unknown && now.since(lease.since) >= DOUBT_AFTER_MS)
@@ -326,6 +330,7 @@ fn why(lease: &Lease, doubt: Option<&str>, outside: Option<&str>, now: Timestamp
     }
     if lease.state() == State::Held {
         match seen.and_then(|seen| seen.controller.as_deref()) {
+            _ if lease.ends_with_its_pod() => parts.push("adopted: its pod ran without a lease".into()),
             Some(controller) => parts.push(format!("kept for {controller}")),
             None if lease.sticky => parts.push("sticky".into()),
             None => {}
@@ -733,6 +738,16 @@ pub async fn release<S: Store>(
             "delete the pod, and its lease ends with it; --force releases the address of a pod that may still answer on it",
         ));
     }
+    if let (Some(adopted), false) = (found.leases.iter().find(|s| s.value.is_adopted()), force) {
+        return Err(Error::refused(
+            format!(
+                "{} was adopted with {}: its pod ran, and no DEL has come",
+                adopted.value.id.holder,
+                texts(&adopted.value)
+            ),
+            "delete the pod, and the reaper ends its lease; --force releases the address of a pod that may still answer on it",
+        ));
+    }
     let mut gone = Vec::new();
     for stored in &found.leases {
         let lease = &stored.value;
@@ -841,6 +856,16 @@ pub async fn move_leases<S: Store>(
                     format!("add it to the pool's serves: `leasehold pool show {} -o yaml`", pool.name()),
                 ));
             }
+        }
+        if lease.is_adopted() {
+            return Err(Error::refused(
+                format!(
+                    "{} was adopted with {}: its pod may run, and is not moved",
+                    lease.id.holder,
+                    texts(lease)
+                ),
+                "restart the pod, so that its lease is bound; then delete it",
+            ));
         }
         let Some(txn) = changes::move_lease(stored, &to, now) else {
             let node = lease.bound().map_or_else(String::new, |stamp| format!(" on node {}", stamp.node));

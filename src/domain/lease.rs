@@ -182,6 +182,19 @@ impl Lease {
         }
     }
 
+    /// Was it made for a pod that was found running? No sandbox ever bound it, and no DEL will end it.
+    #[must_use]
+    pub const fn is_adopted(&self) -> bool {
+        matches!(self.binding, Binding::Idle(None)) && !self.reserved
+    }
+
+    /// Does it end with its pod, as a bound one does, although no sandbox bound it? Nothing else would end it: what is
+    /// held otherwise is held for a pod that comes back.
+    #[must_use]
+    pub const fn ends_with_its_pod(&self) -> bool {
+        self.is_adopted() && !self.sticky
+    }
+
     /// Is it bound to this container, as this node knows it? A container without a pod is one of its node: another
     /// node may have one of the same name (cnitool derives it from a path).
     #[must_use]

@@ -12,6 +12,7 @@
 //!
 //! [`domain::reap`]: crate::domain::reap
 
+pub mod adopt;
 mod compact;
 mod count;
 mod events;

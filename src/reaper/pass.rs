@@ -163,7 +163,7 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
 }
 
 fn is_bound_pod(lease: &Lease) -> bool {
-    lease.bound().is_some() && matches!(lease.id.holder, Holder::Pod { .. })
+    (lease.bound().is_some() || lease.ends_with_its_pod()) && matches!(lease.id.holder, Holder::Pod { .. })
 }
 
 fn key_of(lease: &Lease) -> Option<PodKey> {

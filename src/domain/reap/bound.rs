@@ -1,4 +1,4 @@
-//! Rows 1 to 11: a lease that a sandbox uses.
+//! Rows 1 to 11: a lease that a sandbox uses; also one that was adopted for a pod that runs, which knows no sandbox.
 
 use super::{Case, Count, Keep, Missed, Policy, Row, Ruling, STUCK_AFTER, count, keep::span, ms, node_of};
 use super::{MIN_ABSENT_AFTER, seen_controller, seen_missed};
@@ -11,13 +11,16 @@ use crate::domain::{
 
 pub(super) fn rule(
     case: &Case<'_>,
-    stamp: &Stamp,
+    stamp: Option<&Stamp>,
     pod: Option<&Pod>,
     policy: &Policy,
     now: Timestamp,
 ) -> Ruling {
     match pod.map(|pod| (pod, pod.phase.is_final(), pod.deleting)) {
-        None => absent(case, stamp, policy, now),
+        None => match stamp {
+            Some(stamp) => absent(case, stamp, policy, now),
+            None => unseen(case.lease, policy, now),
+        },
         Some((pod, true, _)) => ended(case, pod, policy, now),
         Some((pod, false, None)) => lives(stamp, pod, now).missed(Missed::Cleared),
         Some((_, false, Some(due))) if due > now => leaving(due, now).missed(Missed::Cleared),
@@ -26,7 +29,8 @@ pub(super) fn rule(
 }
 
 /// Row 1.
-fn lives(stamp: &Stamp, pod: &Pod, now: Timestamp) -> Ruling {
+fn lives(stamp: Option<&Stamp>, pod: &Pod, now: Timestamp) -> Ruling {
+    let Some(stamp) = stamp else { return Ruling::keep(Row::Lives, Keep::PodLives) };
     // A runtime that sends UIDs would have written this one. The stamp's time is a node's clock: good for a report.
     let another = stamp.uid.as_ref().is_some_and(|uid| *uid != pod.uid) && pod.mirror.is_none();
     let older = pod.created.since(stamp.at) > ms(STUCK_AFTER);
@@ -145,6 +149,26 @@ fn absent(case: &Case<'_>, stamp: &Stamp, policy: &Policy, now: Timestamp) -> Ru
         }
         None => Ruling::give(row, format!("pod absent for {}", span(missed_ms))),
     }
+}
+
+/// Row 8 of a lease without a sandbox: its node is not known.
+fn unseen(lease: &Lease, policy: &Policy, now: Timestamp) -> Ruling {
+    let after = policy.absent_after.max(MIN_ABSENT_AFTER);
+    let (missed_ms, left_ms, noted) = match count(seen_missed(lease), after, now) {
+        Count::First => (0, ms(after), Missed::First(now)),
+        Count::Waiting { missed_ms, left_ms } => (missed_ms, left_ms, Missed::Same),
+        Count::Over { missed_ms } => (missed_ms, 0, Missed::Same),
+    };
+    // A static pod's controller is its node: it runs whether the API shows it or not.
+    let node = seen_controller(lease).and_then(|seen| seen.strip_prefix("Node/"));
+    if let Some(node) = node.and_then(|name| NodeName::new(name).ok()) {
+        return Ruling::keep(Row::Static, Keep::StaticPod { node }).reported(true).missed(noted);
+    }
+    if left_ms > 0 {
+        let why = Keep::NotMissedLongEnough { missed_ms, left_ms };
+        return Ruling::keep(Row::Missed, why).missed(noted);
+    }
+    Ruling::give(Row::Missed, format!("adopted, pod absent for {}", span(missed_ms)))
 }
 
 /// A controller that was seen tells: a static pod's is its node. Else its name does, which ends in the node's.

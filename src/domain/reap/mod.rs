@@ -36,6 +36,8 @@
 //!   controller was seen, one whose name ends in `-<node>`. It is noted as missed, so that it is shown after a day.
 //! - 4, 5 and 7 say `nodeLost: keep` from the first moment: nothing will be given back.
 //! - A sticky lease's controller is noted first and given back by the next pass: held, nobody would know who wants it.
+//! - A lease that was adopted (no sandbox bound it) and is not sticky goes by rows 1 to 8, since no DEL will end it. It
+//!   knows no node: absent is row 8, whatever became of the node.
 //! - A lease becomes sticky by a note, never the contrary: `args.cni.sticky` is known to ADD alone, and the next ADD,
 //!   which knows that and the controller, decides it anew.
 //!
@@ -219,7 +221,8 @@ pub struct Needs {
 #[must_use]
 pub fn needs(lease: &Lease, pod: &Answer<&Pod>, policy: &Policy) -> Needs {
     let Holder::Pod { name, .. } = &lease.id.holder else { return Needs::default() };
-    match (lease.state(), pod) {
+    let state = if lease.ends_with_its_pod() { State::Bound } else { lease.state() };
+    match (state, pod) {
         (State::Reserved, _) | (_, Answer::Unknown(_)) | (State::Held, Answer::Present(_)) => {
             Needs::default()
         }
@@ -556,7 +559,8 @@ fn rule(case: &Case<'_>, policy: &Policy, now: Timestamp) -> Ruling {
         Answer::Absent => None,
     };
     match lease.bound() {
-        Some(stamp) => bound::rule(case, stamp, pod, policy, now),
+        Some(stamp) => bound::rule(case, Some(stamp), pod, policy, now),
+        None if lease.ends_with_its_pod() => bound::rule(case, None, pod, policy, now),
         None => retention::rule(case, name, pod, policy, now),
     }
 }
