@@ -267,7 +267,8 @@ async fn answer<S: Store>(
     }
     if let Some(frozen) = frozen {
         out.answer = format!("none: the store is frozen: {} (error 11 to the pod)", frozen.why);
-        out.todo.push("leasehold thaw, once the running pods have their leases back".into());
+        out.todo
+            .push("leasehold thaw, once the running pods have their leases back (leasehold adopt)".into());
         return Ok(());
     }
     let usable: Vec<&Looked> = out.pools.iter().filter(|pool| pool.usable).collect();

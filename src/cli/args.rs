@@ -127,7 +127,7 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Audits the store: every invariant, every record
     #[command(
-        after_help = "Examples:\n  leasehold check\n  leasehold check --repair --dry-run\n  leasehold check --repair\n\n--repair mends what has one right answer: half pairs, stale attachments, the index of pools.\nIt never touches what it cannot read, and never decides between two holders of an address.\nExit status 3: something is left to look at."
+        after_help = "Examples:\n  leasehold check\n  leasehold check --repair --dry-run\n  leasehold check --repair\n  leasehold check --against-pods --cluster prod-a\n\n--repair mends what has one right answer: half pairs, stale attachments, the index of pools.\nIt never touches what it cannot read, and never decides between two holders of an address.\n--against-pods asks the Kubernetes API which addresses pods run with: those without a lease may be given to\nanother pod (`leasehold adopt`).\nExit status 3: something is left to look at."
     )]
     Check(Check),
     /// The clusters that may lease
@@ -140,7 +140,7 @@ pub(crate) enum Command {
     Freeze(Freeze),
     /// Ends a freeze, and gives the store a new identity
     #[command(
-        after_help = "Run it once every node's running pods have their leases back: until then an address of a pod that\nruns could be given to another."
+        after_help = "Run it once every pod that runs has its lease back (`leasehold adopt`): until then the address of a pod\nthat runs could be given to another.\n\nExamples:\n  leasehold check --against-pods && leasehold thaw\n  leasehold thaw --dry-run"
     )]
     Thaw(Write),
     /// Gives back what dead pods left: one pass, for a CronJob, or a controller
@@ -148,6 +148,11 @@ pub(crate) enum Command {
         after_help = "Nothing that lives is given back: every candidate is asked for once more, and doubt keeps. Which row of the\ntable says so stands in the column ROW; the table is in the README.\n\nExamples:\n  leasehold reap --cluster prod-a --dry-run\n  leasehold reap --cluster prod-a --dry-run -o wide        every lease, and why it is kept\n  leasehold reap --cluster prod-a -o json | jq '.items[] | select(.verdict == \"given back\")'\n  leasehold reap --cluster prod-a --watch --listen :9402        a controller; two of them do no harm\n\nWith --watch it goes on whatever fails, says so once a minute, and ends at SIGTERM with 0.\nExit status 1: leases or pods could not be listed, and nothing was given back. 3: a brake stopped the pass, or\npart of it."
     )]
     Reap(Box<Reap>),
+    /// Gives pods that run with an address of a pool the lease that the store has lost
+    #[command(
+        after_help = "After a restore of the store from a snapshot, while it is frozen:\n  leasehold adopt --dry-run\n  leasehold adopt\n  leasehold check --against-pods\n  leasehold thaw\n\nWhat a pod has is in its annotation k8s.v1.cni.cncf.io/network-status, else in its status.podIPs. Where the API does\nnot tell the CNI network, --network does; where it does not tell the address, a file does:\n  leasehold adopt --network lan100\n  echo 'shop/db-0 10.0.0.1 lan100 net1' | leasehold adopt --from -\n\nWhat somebody else has is listed with who and why, and never overwritten. Killed half-way, run it again.\nExit status 3: there are conflicts."
+    )]
+    Adopt(Adopt),
     /// Replays this node's journal: ends of pods that the store did not take when they came
     #[command(after_help = "Every later call of the plugin on this node does the same by and by.")]
     Flush(Write),
@@ -448,11 +453,19 @@ pub(crate) struct Explain {
 }
 
 /// Audits the store.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct Check {
     /// Mend what has one right answer
     #[arg(long)]
     pub(crate) repair: bool,
+    /// Hold the store against the addresses that pods run with
+    #[arg(long)]
+    pub(crate) against_pods: bool,
+    /// Only this network; and that of addresses of which the API does not tell
+    #[arg(long, value_name = "NAME", requires = "against_pods", value_parser = name(NetworkName::new))]
+    pub(crate) network: Option<NetworkName>,
+    #[command(flatten)]
+    pub(crate) api: KubernetesArgs,
     #[command(flatten)]
     pub(crate) write: Write,
 }
@@ -542,6 +555,21 @@ fn sticky_kind(text: &str) -> Result<String, String> {
         Some((kind, group)) if !kind.is_empty() && !group.is_empty() => Ok(text.to_owned()),
         Some(_) | None => Err("must be Kind.group, such as CloneSet.apps.kruise.io".into()),
     }
+}
+
+/// Gives pods that run the leases that the store has lost.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Adopt {
+    /// Only this network; and that of addresses of which the API does not tell
+    #[arg(long, value_name = "NAME", value_parser = name(NetworkName::new))]
+    pub(crate) network: Option<NetworkName>,
+    /// Also the addresses in this file (- is stdin): lines NS/POD ADDRESS [NETWORK [IFNAME]]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) api: KubernetesArgs,
+    #[command(flatten)]
+    pub(crate) write: Write,
 }
 
 /// The clusters that may lease.

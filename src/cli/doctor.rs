@@ -331,7 +331,11 @@ async fn contents(store: &AnyStore, cluster: Option<&ClusterName>, now: Timestam
     match snapshot.entry(1).map(record::decode_frozen) {
         Some(frozen) => {
             let found = format!("since {} by {}: {}", format_time(frozen.at), frozen.by, frozen.why);
-            report.fail("frozen", found, "leasehold thaw, once the running pods have their leases back");
+            report.fail(
+                "frozen",
+                found,
+                "leasehold thaw, once the running pods have their leases back (leasehold adopt)",
+            );
         }
         None => report.ok("frozen", "no"),
     }

@@ -9,6 +9,7 @@
 //! | 4 | refused, needs `--force` |
 //! | 5 | no such pool or lease |
 
+mod adopt;
 mod args;
 mod connect;
 mod data;
@@ -184,6 +185,7 @@ async fn command(cli: &Cli) -> Ended {
         | Command::Freeze(_)
         | Command::Thaw(_)
         | Command::Reap(_)
+        | Command::Adopt(_)
         | Command::Flush(_) => {}
     }
     let site = connect::open(global).await?;
@@ -196,6 +198,7 @@ async fn command(cli: &Cli) -> Ended {
         Command::Freeze(args) => freeze(&site, args).await,
         Command::Thaw(write) => thaw(&site, write.dry_run).await,
         Command::Reap(args) => reap::run(&site, global, args).await,
+        Command::Adopt(args) => adopt::run(&site, global, args).await,
         Command::Flush(write) => doctor::flush(&site, write.dry_run).await,
         Command::Doctor | Command::Install(_) | Command::Version | Command::Completion { .. } => {
             Ok(End::Done)
@@ -385,6 +388,7 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
     } else {
         check::preview(&notes, &contents, now())
     };
+    let against = if args.against_pods { Some(adopt::against(site, global, args).await?) } else { None };
     let all = &contents.everything;
     let counted = format!(
         "{} leases, {} addresses, {} released, {} attachments, {} pools at revision {}",
@@ -395,7 +399,7 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
         all.pools.len(),
         contents.revision.0
     );
-    let rows: Vec<ListRow> = notes
+    let mut rows: Vec<ListRow> = notes
         .iter()
         .zip(&repairs)
         .map(|(note, repair)| ListRow {
@@ -409,11 +413,16 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
             }),
         })
         .collect();
-    let left = repairs.iter().any(|repair| *repair != check::Repair::Done);
+    let differences = against.as_ref().map_or(&[][..], |against| &against.differences);
+    rows.extend(differences.iter().map(adopt::difference));
+    let left = !differences.is_empty() || repairs.iter().any(|repair| *repair != check::Repair::Done);
     for (note, _) in notes.iter().zip(&repairs).filter(|(_, repair)| **repair == check::Repair::Done) {
         site.trail.by_hand("store.repaired", note.kind.as_str(), &[], &note.to_string());
     }
     say(&counted);
+    if let Some(against) = &against {
+        say(&format!("{} pods, {} of their addresses leased to them", against.pods, against.leased));
+    }
     // Without its own record the store takes no ADD. One that cannot be read is among the notes.
     let nameless = contents.meta.is_none()
         && !(all.pools.is_empty() && all.leases.is_empty())
@@ -432,8 +441,9 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
     if let Some(frozen) = &contents.frozen {
         say(&format!("the store is frozen: {}", frozen.why));
     }
-    let errors = notes.iter().filter(|note| note.severity == Severity::Error).count();
-    say(&format!("{errors} errors, {} warnings", notes.len() - errors));
+    let errors = notes.iter().filter(|note| note.severity == Severity::Error).count()
+        + differences.iter().filter(|found| found.trouble.is_danger()).count();
+    say(&format!("{errors} errors, {} warnings", notes.len() + differences.len() - errors));
     Ok(if left || nameless { End::Look } else { End::Done })
 }
 

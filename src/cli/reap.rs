@@ -273,7 +273,7 @@ fn write_metrics(path: &Path, metrics: &Metrics) -> Result<(), Failure> {
 }
 
 /// The cluster whose leases are looked at: asked for, or the host file's.
-fn cluster(site: &Site, global: &Global) -> Result<ClusterName, Failure> {
+pub(crate) fn cluster(site: &Site, global: &Global) -> Result<ClusterName, Failure> {
     global.cluster.clone().or_else(|| site.scope.home.clone()).ok_or_else(|| {
         Failure::usage(
             "whose leases? name the cluster as it is registered: --cluster NAME (`leasehold cluster list`)",
@@ -297,13 +297,20 @@ fn policy(site: &Site, args: &Reap) -> Result<Policy, Failure> {
         max_orphans: args.max_orphans,
         ..Policy::default()
     };
+    policy.sticky_kinds = sticky_kinds(site, &args.sticky_kinds);
+    Ok(policy)
+}
+
+/// Those that are always known, the host file's, and these.
+pub(crate) fn sticky_kinds(site: &Site, more: &[String]) -> Vec<String> {
+    let mut kinds = Policy::default().sticky_kinds;
     let own = site.host.iter().flat_map(|host| &host.config.sticky_kinds);
-    for kind in own.chain(&args.sticky_kinds) {
-        if !policy.sticky_kinds.contains(kind) {
-            policy.sticky_kinds.push(kind.clone());
+    for kind in own.chain(more) {
+        if !kinds.contains(kind) {
+            kinds.push(kind.clone());
         }
     }
-    Ok(policy)
+    kinds
 }
 
 fn failure(error: PassError) -> Failure {
@@ -480,18 +487,18 @@ pub(crate) fn summary(options: Options, report: &Report) -> String {
 }
 
 /// Progress on a terminal, one line that is written over; nothing elsewhere, and nothing for what is quick.
-struct Meter {
+pub(crate) struct Meter {
     shown: Option<Mutex<Instant>>,
 }
 
 impl Meter {
     const QUICK: Duration = Duration::from_millis(300);
 
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { shown: std::io::stderr().is_terminal().then(|| Mutex::new(Instant::now())) }
     }
 
-    fn show(&self, step: Step) {
+    pub(crate) fn show(&self, step: Step) {
         let Some(shown) = &self.shown else { return };
         let Ok(mut last) = shown.lock() else { return };
         if last.elapsed() < Self::QUICK {
@@ -507,7 +514,7 @@ impl Meter {
         let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
     }
 
-    fn clear(&self) {
+    pub(crate) fn clear(&self) {
         if self.shown.is_some() {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }

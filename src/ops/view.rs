@@ -161,7 +161,7 @@ async fn questions<S: Store, W, C, L>(
 pub(crate) fn went_back(memory: &Memory, meta: &Meta, revision: Revision) -> Option<String> {
     (memory.store.as_ref() == Some(&meta.store) && revision < memory.revision).then(|| {
         format!(
-            "the store went back from revision {} to {}: restored? see that every pod that runs has its lease (`leasehold lease list`), then run `leasehold thaw`",
+            "the store went back from revision {} to {}: restored? run `leasehold adopt`, then `leasehold thaw`",
             memory.revision.0, revision.0
         )
     })
