@@ -25,6 +25,14 @@ impl Version {
             Self::V36 => built("etcd-3.6").join(name),
         }
     }
+
+    /// The program that has `snapshot restore`.
+    pub(crate) fn restorer(self) -> PathBuf {
+        match self {
+            Self::V34 => self.program("etcdctl"),
+            Self::V36 => built("etcdutl-3.6").join("etcdutl"),
+        }
+    }
 }
 
 /// Two generations of the CNI plugins: 1.1.1 (Debian's, CNI up to 1.0.0) and 1.10 (CNI 1.1.0).
@@ -54,6 +62,8 @@ pub(crate) fn kubernetes(program: &str) -> PathBuf {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     Etcd(Version),
+    /// What restores a snapshot of this etcd.
+    Restore(Version),
     Plugins(Plugins),
     /// The Kubernetes API, and the etcd below it.
     Apiserver,
@@ -67,6 +77,7 @@ impl Part {
     fn absence(self) -> Option<String> {
         match self {
             Self::Etcd(version) => absent(&version.program("etcd")),
+            Self::Restore(version) => absent(&version.restorer()),
             Self::Plugins(plugins) => absent(&plugins.folder().join("macvlan")),
             Self::Apiserver => absent(&kubernetes("kube-apiserver"))
                 .or_else(|| absent(&kubernetes("kubectl")))
