@@ -143,7 +143,7 @@ impl Api {
         // One number an object: of most, nothing else is kept.
         let mut seen: HashSet<u64> = HashSet::new();
         let hasher = RandomState::new();
-        let mut all = 0usize;
+        let (mut all, mut twice) = (0usize, false);
         let mut items = Vec::new();
         let mut first: Option<(String, Timestamp)> = None;
         let mut next: Option<String> = None;
@@ -169,9 +169,7 @@ impl Api {
             let empty = more.is_empty();
             for object in more {
                 let item = value(object, *at).map_err(|reason| ask.wrong(reason))?;
-                if !seen.insert(hasher.hash_one(key(&item))) {
-                    return Err(wrong(what, "the pages of the list hold the same object twice"));
-                }
+                twice |= !seen.insert(hasher.hash_one(key(&item)));
                 all += 1;
                 if keep(&item) {
                     items.push(item);
@@ -183,6 +181,9 @@ impl Api {
                 // More than were announced do no harm; Kubernetes calls the number an estimate.
                 if all < announced {
                     return Err(ask.wrong(format!("{all} came, and {announced} were announced")));
+                }
+                if twice {
+                    return Err(wrong(what, "the pages of the list hold the same object twice"));
                 }
                 return Ok(Listed { items, all, at: *at });
             }
