@@ -1,6 +1,6 @@
 //! The controller in memory, with paused time: when it looks, what it says, and that nothing rests on a hint.
 
-use std::{sync::Mutex, time::Duration};
+use std::{collections::BTreeSet, sync::Mutex, time::Duration};
 
 use leasehold::{
     domain::{
@@ -484,4 +484,18 @@ async fn a_closed_door_lets_a_commit_under_way_end_and_none_begin() {
     let late = tokio::time::timeout(Duration::from_secs(60), store.commit(&txn)).await;
     assert!(late.is_err());
     assert_eq!(way.commits(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_readme_names_every_metric_and_no_other() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    let reaper = Reaper::new(&scene);
+    reaper.during(&scene, async |_| sleep(Duration::from_secs(1)).await).await;
+    let text = reaper.metrics.text();
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let readme = std::fs::read_to_string(crate::documents::root().join("README.md")).unwrap();
+    let words = readme.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let named: BTreeSet<&str> = words.filter(|word| word.starts_with("leasehold_")).collect();
+    assert_eq!(named, types.collect());
 }
