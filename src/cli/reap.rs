@@ -1,9 +1,10 @@
 //! `leasehold reap`: one pass. What became of each lease, why, and by which row of the table of verdicts.
 //!
 //! The JSON of a pass: `revision`, `at`, `cluster`, `dryRun`, `tookSeconds`, `leases`, `bound`, `pods`, `candidates`,
-//! `givenBack`, `kept` (how many, by reason), `brakes` (`brake`, `text`), `mended`, `forgotten`, `troubles`, and
-//! `items`, one a lease: `namespace`, `pod`, `container`, `network`, `ifname`, `addresses`, `state`, `node`, `row`,
-//! `verdict` (`kept`, `given back`, `to give back`, `changed`, `failed`), `reason` (of what is kept), `why`.
+//! `givenBack`, `kept` (how many, by reason), `unreadable` (`key`, `why`), `brakes` (`brake`, `text`), `mended` (`text`,
+//! `repair`), `forgotten`, `troubles`, and `items`, one a lease: `namespace`, `pod`, `container`, `network`, `ifname`,
+//! `addresses`, `state`, `node`, `row`, `verdict` (`kept`, `given back`, `to give back`, `changed`, `failed`), `reason`
+//! (of what is kept), `failed` (why the store did not take the end), `why`, `look` (a person should).
 
 use std::{
     io::{IsTerminal as _, Write as _},
@@ -360,7 +361,7 @@ fn show(global: &Global, cluster: &ClusterName, options: Options, report: Report
         }
     }
     talk(options, &report);
-    Ok(if report.braked() || report.mended.too_many { End::Look } else { End::Done })
+    Ok(if report.needs_a_look() { End::Look } else { End::Done })
 }
 
 fn cells(judged: &Judged) -> Vec<String> {

@@ -226,9 +226,15 @@ impl Report {
         self.mended.notes.iter().filter(|(_, repair)| *repair == Repair::Done).count()
     }
 
-    /// Is there something that a person should look at?
+    /// Did something stop the giving-back, or part of it?
     #[must_use]
     pub fn braked(&self) -> bool {
         !self.brakes.is_empty()
+    }
+
+    /// Is there something that a person should look at?
+    #[must_use]
+    pub fn needs_a_look(&self) -> bool {
+        self.braked() || self.mended.too_many || !self.troubles.is_empty()
     }
 }

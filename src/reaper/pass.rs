@@ -20,7 +20,10 @@ use crate::{
         lease::{Holder, Lease, Timestamp},
         names::{Namespace, NodeName, PoolName},
         pool::{Pool, StickyRule},
-        reap::{self, Brake, Case, Confirmed, Give, Identity, Keep, Kept, Note, PoolPolicy, Row, Verdict},
+        reap::{
+            self, Brake, Case, Confirmed, Give, Identity, Keep, Kept, Note, PoolPolicy, Row, UNKNOWN_ANSWER,
+            Verdict,
+        },
     },
     ops::{Change, Clock, Log, commit},
     pods::{ApiError, Cluster},
@@ -106,8 +109,9 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
     let gives: Vec<Row> =
         verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Give(_))).map(Verdict::row).collect();
     let bound = start.leases.iter().filter(|(lease, _)| is_bound_pod(lease)).count();
+    let unlisted = matches!(run.looked.nodes, Some(Err(_)));
     // Without anything to stop and without a false answer in sight the nodes are nobody's business.
-    let brakes = if gives.is_empty() && identity == Identity::Same && (count > 0 || bound == 0) {
+    let brakes = if gives.is_empty() && identity == Identity::Same && (count > 0 || bound == 0) && !unlisted {
         Vec::new()
     } else {
         if run.looked.nodes.is_none() {
@@ -236,8 +240,20 @@ async fn look_further<S: Store, K: Cluster, C: Clock, L: Log>(
         ((namespace, controller), answer)
     });
     let answers: Vec<_> = asked.buffer_unordered(AT_ONCE).collect().await;
+    let unknown = answers.iter().filter_map(|(_, answer)| match answer {
+        Answer::Unknown(why) => Some(why.clone()),
+        Answer::Present(_) | Answer::Absent => None,
+    });
+    troubles.extend(in_short(unknown.collect()));
     looked.controllers.extend(answers);
     looked
+}
+
+/// The first of some errors, which are mostly of one cause.
+fn in_short(errors: BTreeSet<String>) -> Option<String> {
+    let more = errors.len().saturating_sub(1);
+    let first = errors.into_iter().next()?;
+    Some(if more == 0 { first } else { format!("{first} (and {more} more)") })
 }
 
 async fn ask_controller<K: Cluster>(
@@ -443,14 +459,21 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
             }
         });
         let ended: Vec<Judged> = tasks.buffer_unordered(AT_ONCE).collect().await;
+        let mut unanswered = BTreeSet::new();
         for judged in ended {
             match &judged.fate {
+                Fate::Kept(label) if *label == UNKNOWN_ANSWER => {
+                    unanswered.insert(judged.why.clone());
+                    *report.kept.entry(label).or_default() += 1;
+                }
                 Fate::Kept(label) | Fate::Noted(label) => *report.kept.entry(label).or_default() += 1,
                 Fate::Failed(why) => report.troubles.push(format!("{}: {why}", judged.id)),
                 Fate::GivenBack | Fate::Candidate | Fate::Changed => {}
             }
             report.judged.push(judged);
         }
+        // A pass that could not ask again has not done its work, and says so not only in a table.
+        report.troubles.extend(in_short(unanswered));
         report.judged.sort_by(|a, b| a.id.cmp(&b.id));
     }
 

@@ -94,6 +94,9 @@ impl fmt::Display for Row {
     }
 }
 
+/// The label of [`Keep::UnknownAnswer`].
+pub const UNKNOWN_ANSWER: &str = "unknown_answer";
+
 /// Why a lease is kept. Figures are milliseconds.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[expect(missing_docs, reason = "the fields are the figures of the text")]
@@ -173,7 +176,7 @@ impl Keep {
             Self::Reserved => "reserved",
             Self::NoPodIdentity => "no_pod_identity",
             Self::Unreadable { .. } => "unreadable",
-            Self::UnknownAnswer { .. } => "unknown_answer",
+            Self::UnknownAnswer { .. } => UNKNOWN_ANSWER,
             Self::OtherCluster { .. } => "other_cluster",
             Self::Braked { .. } => "braked",
             Self::Changed => "changed",

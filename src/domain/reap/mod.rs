@@ -62,7 +62,7 @@ use std::time::Duration;
 
 pub use self::{
     brakes::{Brake, Identity, Pass, brake, brakes},
-    keep::{Keep, Line, Row},
+    keep::{Keep, Line, Row, UNKNOWN_ANSWER},
 };
 use super::{
     kubernetes::{Answer, Controller, ControllerRef, Node, Pod},
