@@ -90,7 +90,9 @@ fn ended(case: &Case<'_>, pod: &Pod, policy: &Policy, now: Timestamp) -> Ruling 
 /// Row 6. A pass that saw the pod ended knows that it had ended by then, whatever the node's clock says.
 fn finished(lease: &Lease, pod: &Pod, policy: &Policy, now: Timestamp) -> Ruling {
     let noted = seen_missed(lease).filter(|noted| *noted >= pod.created && *noted <= now);
-    let since = match (noted, pod.finished) {
+    // A node whose clock is slow says that it ended before it was made.
+    let said = pod.finished.filter(|said| *said >= pod.created);
+    let since = match (noted, said) {
         (Some(noted), Some(said)) => Some(noted.min(said)),
         (one, other) => one.or(other),
     };

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use super::{Keep, Kept, MAX_ORPHANS, MAX_ORPHANS_PERCENT, Policy, Row, Verdict};
+use super::{Keep, Kept, MAX_ORPHANS, MAX_ORPHANS_PERCENT, Missed, Note, Policy, Row, Verdict};
 use crate::domain::{
     kubernetes::{Node, Ready},
     names::{ClusterName, NodeName, Uid},
@@ -191,12 +191,20 @@ pub fn brake(verdict: Verdict, brakes: &[Brake]) -> Verdict {
     let row = verdict.row();
     let stops = brakes.iter().find(|brake| brake.stops(row));
     let blinded = brakes.iter().any(Brake::blinds);
+    let foreign = brakes.iter().any(|brake| matches!(brake, Brake::Identity { .. }));
     match (verdict, stops) {
         (Verdict::Give(_), Some(by)) => {
             let why = Keep::Braked { by: by.label(), text: by.to_string() };
             Verdict::Keep(Kept { row, why, report: true })
         }
-        (Verdict::Note(kept, _), _) if blinded => Verdict::Keep(kept),
+        // What is there is not missed, whatever else the list lacks: an old note would take its grace from it.
+        (Verdict::Note(kept, note), _) if blinded => {
+            if note.missed == Missed::Cleared && !foreign {
+                Verdict::Note(kept, Note { missed: note.missed, ..Note::default() })
+            } else {
+                Verdict::Keep(kept)
+            }
+        }
         (verdict, _) => verdict,
     }
 }

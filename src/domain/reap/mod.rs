@@ -29,8 +29,9 @@
 //!
 //! - A pod that is deleting *and* Succeeded or Failed: its kubelet said that it ended, so 6; with a silent or missing
 //!   node 2 while its grace runs, else 7.
-//! - 6, when the pod does not say when its last container ended, or says a time that is still to come (that time is the
-//!   node's clock): counted from a note of the first pass that saw it ended. A note older than the pod is none.
+//! - 6, when the pod does not say when its last container ended, or says a time that is still to come or before it was
+//!   made (that time is the node's clock): counted from a note of the first pass that saw it ended. A note older than
+//!   the pod is none.
 //! - 9 and 10 give back in spite of `nodeLost: keep`: somebody has taken the pod's object away.
 //! - 11: a lease does not know `config.source`. Static is a pod whose controller was seen to be its node; where no
 //!   controller was seen, one whose name ends in `-<node>`. It is noted as missed, so that it is shown after a day.
