@@ -35,6 +35,7 @@ use crate::{
         addr::Family,
         lease::{Holder, Timestamp},
         pool::{Networks, Pool},
+        reap::REAPER_SILENT_AFTER,
     },
     store::record::format_time,
 };
@@ -263,6 +264,18 @@ pub(crate) fn cluster_cells(row: &ClusterRow, now: Timestamp) -> Vec<String> {
         Err(reason) => ("invalid".into(), reason.clone()),
     };
     vec![row.name.to_string(), uid, row.leases.to_string(), reap]
+}
+
+/// What to say of a reaper that has ended no pass for long: what dead pods left does not come back then (B060).
+pub(crate) fn reaper_silent(last_reap: Option<Timestamp>, leases: u64, now: Timestamp) -> Option<String> {
+    let after = i64::try_from(REAPER_SILENT_AFTER.as_millis()).unwrap_or(i64::MAX);
+    match last_reap {
+        None if leases > 0 => Some("no pass of the reaper has ever ended".into()),
+        Some(at) if now.since(at) >= after => {
+            Some(format!("no pass of the reaper has ended for {}", age(now.since(at))))
+        }
+        None | Some(_) => None,
+    }
 }
 
 /// A cluster in JSON.

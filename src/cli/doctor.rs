@@ -10,7 +10,7 @@ use super::{
     args::{Format, Global},
     connect,
     connect::Site,
-    dry, now, print, render,
+    data, dry, now, print, render,
     render::{Column, say},
 };
 use crate::{
@@ -318,6 +318,15 @@ async fn contents(store: &AnyStore, cluster: Option<&ClusterName>, now: Timestam
                 if skew > SKEW_MS {
                     let found = format!("the last reap is {} s in the future", skew / 1000);
                     report.warn("clock", found, "set the clocks: NTP");
+                }
+                // One host without Kubernetes has no pods that an API could miss.
+                if matches!(store, AnyStore::Etcd(_)) {
+                    match data::reaper_silent(found.value.last_reap, snapshot.count(3), now) {
+                        Some(found) => {
+                            report.warn("reaper", found, "see its CronJob or Deployment; `leasehold reap`")
+                        }
+                        None => report.ok("reaper", "ends its passes"),
+                    }
                 }
             }
             Some(Err(error)) => report.fail("cluster", error.to_string(), "upgrade this leasehold"),

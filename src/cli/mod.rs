@@ -41,7 +41,7 @@ use crate::{
     },
     host::{self, HostClock, HostError},
     ops::Clock as _,
-    store::{Revision, StoreError, keys, record},
+    store::{Revision, StoreError, any::AnyStore, keys, record},
 };
 
 /// How a command ended that did what it was asked.
@@ -321,6 +321,14 @@ async fn cluster(site: &Site, global: &Global, command: &ClusterCommand) -> Ende
             list(global, watch.watch, || async {
                 let (revision, rows) = clusters::list(&site.store).await?;
                 let now = now();
+                if matches!(site.store, AnyStore::Etcd(_)) {
+                    for row in &rows {
+                        let reaped = row.cluster.as_ref().map_or(Some(now), |cluster| cluster.last_reap);
+                        if let Some(silent) = data::reaper_silent(reaped, row.leases, now) {
+                            say(&format!("warning: cluster {}: {silent}", row.name));
+                        }
+                    }
+                }
                 let rows = rows.iter().map(|row| ListRow {
                     cells: data::cluster_cells(row, now),
                     name: format!("cluster/{}", row.name),

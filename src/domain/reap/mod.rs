@@ -93,6 +93,8 @@ pub const STUCK_AFTER: Duration = Duration::from_secs(15 * 60);
 pub const DOUBT_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// A released key has no use after a day: its cool-down is over, and its pod has not come back.
 pub const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
+/// A reaper that has ended no pass for so long does not live: a CronJob makes one a minute, a controller one in a few.
+pub const REAPER_SILENT_AFTER: Duration = Duration::from_secs(15 * 60);
 /// Kinds whose pods come back under their names.
 pub const STICKY_KINDS: [&str; 2] = ["StatefulSet.apps", "StatefulSet.apps.kruise.io"];
 
