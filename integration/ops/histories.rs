@@ -1,6 +1,6 @@
 //! The histories that the rules of the design prevent, one a rule, as the model of the transactions prints them with
-//! that rule switched off. Each comment says which line prevents it here. The rules `uid_keep`, `grace` (the reaper's
-//! own patience) and `cancel` (the node's journal) have no line in the use cases of the plugin.
+//! that rule switched off. Each comment says which line prevents it here. The rules `uid_keep` and `grace` (the reaper's
+//! own patience) are in `reap::faults`; `cancel` is the node's journal, in `failures::journal`.
 
 use std::{sync::Arc, time::Duration};
 

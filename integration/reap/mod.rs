@@ -1,8 +1,11 @@
-//! The reaper against a store and a cluster in memory. Time is paused; the API says what a test told it, and lies
-//! where a test wants that.
+//! The reaper against a store and a cluster in memory, where time is paused and the API says what a test told it, and
+//! lies where a test wants that; and the built program against real ones.
 
 mod adopt;
 mod cases;
 mod controller;
+mod faults;
+mod fields;
+mod hostile;
 mod scene;
 mod watch;

@@ -4,12 +4,12 @@ use std::{sync::Mutex, time::Duration};
 
 use leasehold::{
     domain::{
-        kubernetes::{ControllerRef, PodKey, Ready},
+        kubernetes::{ControllerRef, Pod, PodKey, Ready},
         lease::Timestamp,
         names::{ClusterName, Namespace, NodeName, PodName, Uid},
         reap::{Policy, Row},
     },
-    pods::fake::FakeCluster,
+    pods::{Cluster, fake::FakeCluster},
     reaper::{self, Fate, Options, PassError, Report, Step},
     store::{record::PoolDocument, testing::MemoryStore},
 };
@@ -80,6 +80,23 @@ impl Scene {
         self.api.state().pods.remove(&key(pod)).unwrap();
     }
 
+    /// What is true of a pod's object from now on.
+    pub(crate) fn change(&self, pod: &str, change: impl FnOnce(&mut Pod)) {
+        change(self.api.state().pods.get_mut(&key(pod)).unwrap());
+    }
+
+    /// Somebody deletes the pod, whose grace is over; its object stays until its kubelet has ended it.
+    pub(crate) fn leaves(&self, pod: &str) {
+        let now = self.api.state().now;
+        self.change(pod, |pod| pod.deleting = Some(now));
+    }
+
+    /// The StatefulSet wants so many from now on.
+    pub(crate) fn scale(&self, set: &str, replicas: u64) {
+        let (namespace, name) = set.split_once('/').unwrap();
+        self.api.state().stateful_set(&Namespace::new(namespace).unwrap(), name, &uid("set"), replicas);
+    }
+
     /// The node's kubelet falls silent; it is seen so from now on.
     pub(crate) fn falls_silent(&self, name: &str) {
         let mut state = self.api.state();
@@ -89,17 +106,36 @@ impl Scene {
 
     /// Time goes by, for all clocks.
     pub(crate) async fn wait(&self, seconds: u64) {
-        tokio::time::advance(Duration::from_secs(seconds)).await;
+        self.wait_ms(seconds * 1000).await;
+    }
+
+    pub(crate) async fn wait_ms(&self, ms: u64) {
+        tokio::time::advance(Duration::from_millis(ms)).await;
         let mut state = self.api.state();
-        state.now = Timestamp(state.now.0 + i64::try_from(seconds).unwrap() * 1000);
+        state.now = Timestamp(state.now.0 + i64::try_from(ms).unwrap());
     }
 
     pub(crate) async fn try_pass(&self, options: Options) -> Result<Report, PassError> {
+        self.pass_from(&self.host, options).await
+    }
+
+    /// A pass of the reaper on this host.
+    pub(crate) async fn pass_from(&self, host: &Node, options: Options) -> Result<Report, PassError> {
+        self.pass_with(host, &self.api, options).await
+    }
+
+    /// The same by this way to the API.
+    pub(crate) async fn pass_with(
+        &self,
+        host: &Node,
+        api: &impl Cluster,
+        options: Options,
+    ) -> Result<Report, PassError> {
         let cluster = ClusterName::new("prod").unwrap();
         let context = reaper::Context {
-            store: &self.host.way,
-            api: &self.api,
-            clock: &self.host.clock,
+            store: &host.way,
+            api,
+            clock: &host.clock,
             log: &self.trail,
             cluster: &cluster,
             policy: &self.policy,
@@ -112,6 +148,11 @@ impl Scene {
 
     pub(crate) async fn pass(&self) -> Report {
         self.try_pass(Options { mend: true, ..Options::default() }).await.unwrap()
+    }
+
+    /// A pass that tells every lease.
+    pub(crate) async fn pass_telling_all(&self) -> Report {
+        self.try_pass(Options { mend: true, all: true, ..Options::default() }).await.unwrap()
     }
 
     /// A pass, and who was given back by it, with the row: `shop/a 8`.
