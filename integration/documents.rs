@@ -388,7 +388,7 @@ fn the_pools_serve_whom_they_say() {
 const PASSWORD: &str = "sesame";
 
 /// The roles script with this etcd's etcdctl.
-fn make_roles(etcd: &Etcd, version: Version) -> Finished {
+pub(crate) fn make_roles(etcd: &Etcd, version: Version) -> Finished {
     let folder = version.program("etcdctl").parent().unwrap().to_owned();
     let mut command = Command::new("/bin/bash");
     command.env_clear().arg(root().join("config-examples/etcd-roles")).args(["--users", "prod-a"]);

@@ -7,5 +7,7 @@ mod controller;
 mod faults;
 mod fields;
 mod hostile;
+mod real;
 mod scene;
+mod table;
 mod watch;
