@@ -275,8 +275,12 @@ impl Cluster for Held<'_> {
         self.around(self.api.identity()).await
     }
 
-    async fn pods(&self, progress: &(dyn Fn(usize) + Sync)) -> Result<Listed<Pod>, ApiError> {
-        self.around(self.api.pods(progress)).await
+    async fn pods_that(
+        &self,
+        keep: &(dyn Fn(&Pod) -> bool + Sync),
+        progress: &(dyn Fn(usize) + Sync),
+    ) -> Result<Listed<Pod>, ApiError> {
+        self.around(self.api.pods_that(keep, progress)).await
     }
 
     async fn pod(&self, key: &PodKey) -> Result<Live<Pod>, ApiError> {

@@ -1,5 +1,6 @@
 //! The built program against a real Kubernetes API and a real etcd: leases made by ADDs as a runtime calls them, and a
 //! reaper with exactly the rights that its manifests give it.
+#![expect(clippy::disallowed_methods, reason = "the figures are of the real clock")]
 
 use std::{
     fs,
@@ -123,12 +124,16 @@ impl<'a> Site<'a> {
         self.server.set_status(&self.pod_path(pod), &json!({ "phase": "Running" }));
     }
 
-    /// What a pass missed was missed an hour ago: no test waits for a grace.
+    /// What a pass missed was missed long ago: no test waits for a grace.
     fn missed_long_ago(&self) {
+        self.missed_since("2026-01-01T00:00:00Z");
+    }
+
+    fn missed_since(&self, time: &str) {
         for (key, value) in self.etcd.dump("/leasehold/v1/leases/") {
             let mut record: Value = serde_json::from_str(&value).unwrap();
             if record["missedAt"].is_string() {
-                record["missedAt"] = json!("2026-01-01T00:00:00Z");
+                record["missedAt"] = json!(time);
                 self.etcd.put(&key, &record.to_string());
             }
         }
@@ -571,6 +576,87 @@ fn what_a_pass_cannot_reach_or_believe_ends_it_with_a_reason() {
         done.stdout()
     );
     assert!(site.leases().is_empty());
+}
+
+/// Each flag of a pass with its default and with another value, on the built program: in memory, `fields` has the edges.
+#[test]
+fn b061_each_flag_of_the_reaper_counts() {
+    parts!();
+    let site = Site::new(Apiserver::shared(), Etcd::start(Version::V36));
+    site.pool("10.0.0.10-10.0.0.200", "*/*");
+    let node = format!("{}-n1", site.namespace);
+    site.server.node(&node);
+    let set = site.server.stateful_set(&site.namespace, "db", 1);
+    site.pod_of_set(&set, "db-0", &node);
+    for pod in ["gone-7d9c4f6b5d-x7k2b", "done-7d9c4f6b5d-x7k2b"] {
+        site.server.pod(&site.namespace, pod, &node);
+        site.add(pod, pod, &node);
+    }
+    site.add("db-0", "db", &node);
+    // A kind of somebody's own.
+    let own = json!({
+        "metadata": { "name": "game-0", "ownerReferences": [{
+            "apiVersion": "games.test/v1", "kind": "GameSet", "name": "game", "uid": "u1", "controller": true,
+        }] },
+        "spec": {
+            "nodeName": node,
+            "automountServiceAccountToken": false,
+            "containers": [{ "name": "main", "image": "none.test/none" }],
+        },
+    });
+    site.server.create(&format!("/api/v1/namespaces/{}/pods", site.namespace), &own);
+    site.add("game-0", "game", &node);
+    let sticky = |pod: &str| {
+        let all = ground::leases(&site.host);
+        all.iter().find(|lease| lease.id.holder.to_string() == site.key(pod)).unwrap().sticky
+    };
+    assert_eq!(site.report("").1, 0);
+    assert_eq!((sticky("db-0"), sticky("game-0")), (true, false));
+    // The host file may say the same.
+    assert_eq!(site.report("--sticky-kind GameSet.games.test").1, 0);
+    assert!(sticky("game-0"));
+
+    // A pod that is gone, one that has ended, a set that is gone: each is noted, and a minute passes for the notes.
+    site.server.delete(&site.pod_path("gone-7d9c4f6b5d-x7k2b"), 0);
+    site.del("db-0", "db", &node);
+    site.server.delete(&site.pod_path("db-0"), 0);
+    let path = format!("/apis/apps/v1/namespaces/{}/statefulsets/db", site.namespace);
+    site.server.call("DELETE", &path, None).success();
+    let ended = json!({ "exitCode": 0, "startedAt": now(), "finishedAt": now() });
+    let container = json!({
+        "name": "main", "image": "none.test/none", "imageID": "", "ready": false, "restartCount": 0,
+        "state": { "terminated": ended },
+    });
+    let status = json!({ "phase": "Succeeded", "containerStatuses": [container] });
+    site.server.set_status(&site.pod_path("done-7d9c4f6b5d-x7k2b"), &status);
+    let minute_ago = run(Command::new("date").args(["-u", "-d", "-60 seconds", "+%Y-%m-%dT%H:%M:%SZ"]), b"");
+    assert_eq!(site.report("").0["givenBack"], 0);
+    site.missed_since(minute_ago.success().trim());
+    let given = |more: &str| -> Vec<String> {
+        let (report, code) = site.report(more);
+        assert_eq!(code, 0, "{report}");
+        let items = report["items"].as_array().unwrap().iter();
+        items
+            .filter(|i| i["verdict"] == "given back")
+            .map(|i| i["pod"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert!(given("").is_empty());
+    assert!(given("--absent-after 5m --owner-after 5m --finished-after 5m").is_empty());
+    assert_eq!(given("--owner-after 30s"), ["db-0"]);
+    assert_eq!(given("--absent-after 30s"), ["gone-7d9c4f6b5d-x7k2b"]);
+    thread::sleep(Duration::from_millis(2_100));
+    assert_eq!(given("--finished-after 1s"), ["done-7d9c4f6b5d-x7k2b"]);
+    assert_eq!(site.leases(), ["bound game-0"]);
+
+    // Half a pair is looked for, or not.
+    let address = site.etcd.dump("/leasehold/v1/addresses/").into_keys().next().unwrap();
+    site.etcd.del(&address);
+    assert_eq!(site.report("--no-mend").0["mended"], json!([]));
+    assert_eq!(site.report("--dry-run").0["mended"].as_array().unwrap().len(), 1);
+    assert!(site.etcd.get(&address).is_none());
+    assert_eq!(site.report("").0["mended"].as_array().unwrap().len(), 1);
+    assert!(site.etcd.get(&address).is_some());
 }
 
 #[test]
