@@ -721,7 +721,7 @@ fn a_reaper_that_is_killed_in_the_middle_leaves_nothing_half_done() {
         Running::start(command.arg(site.server.kubeconfig()), b"")
     };
     // Killed when it has begun to write, and at other times.
-    let (mut kills, mut middle, mut pause) = (0, 0, Duration::from_millis(60));
+    let (mut kills, mut middle, mut pause) = (0, 0, Duration::from_millis(30));
     loop {
         let left = site.leases().len();
         if left == 0 {
@@ -738,7 +738,7 @@ fn a_reaper_that_is_killed_in_the_middle_leaves_nothing_half_done() {
             middle += 1;
         }
         if now == left {
-            pause += Duration::from_millis(20);
+            pause += Duration::from_millis(5);
         }
         if middle >= 2 {
             break;
