@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use super::scene::{Scene, given, key, node, uid};
 use crate::ops::world::{Node, pool};
 
-const WHOLE: Options = Options { dry_run: false, all: false, mend: true };
+const WHOLE: Options = Options { dry_run: false, all: false, mend: true, quick: false };
 
 /// All that a pass may have to do, at once: who is missed, lost, ended, held for nobody, noted; and who lives.
 async fn busy() -> Scene {

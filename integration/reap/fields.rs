@@ -353,6 +353,19 @@ async fn b054_what_becomes_of_a_pod_on_a_node_that_does_not_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn b054_the_grace_of_a_pod_is_waited_for_on_a_lost_node_too() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    scene.falls_silent("n1");
+    scene.wait(600).await;
+    // Ten minutes to end in peace, from now on.
+    let due = Timestamp(scene.api.state().now.0 + 600_000);
+    scene.change("shop/a-x7k2p", |pod| pod.deleting = Some(due));
+    assert!(passes(&scene, 570).await.is_empty());
+    assert_eq!(passes(&scene, 30).await, ["shop/a-x7k2p 5"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn b056_a_finished_job_gives_its_address_back_and_one_that_starts_again_does_not() {
     let scene = Scene::new();
     for pod in ["shop/done-x7k2p", "shop/failed-x7k2p", "shop/again-x7k2p", "shop/silent-x7k2p"] {
@@ -612,6 +625,40 @@ async fn b072_what_was_scaled_away_is_held_as_long_as_the_pool_says() {
     assert_eq!(scaled_down(retaining("Delete", "Delete", "0s"), 30).await.0, 0);
     assert_eq!(scaled_down(retaining("Delete", "Retain", "10m"), 540).await, (2, true));
     assert_eq!(scaled_down(retaining("Delete", "Retain", "10m"), 660).await.0, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn b072_a_pod_that_is_away_while_its_set_wants_it_is_waited_for() {
+    let scene = Scene::with(&[retaining("Delete", "Delete", "0s")]);
+    scene.runs_in_set("shop/db-2", "A", "n1", 3).await;
+    scene.pass().await;
+    scene.world.node("n1").del("shop/db-2", "A").await;
+    scene.vanishes("shop/db-2");
+    assert!(passes(&scene, 3_600).await.is_empty());
+    scene.scale("shop/db", 2);
+    assert_eq!(scene.gives().await, ["shop/db-2 12 scaled"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_on_which_somebody_may_still_answer_is_remembered_for_ever_and_others_for_a_day() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    let told = scene.runs("shop/b-x7k2p", "B", "n1").await;
+    for pod in ["shop/a-x7k2p", "shop/b-x7k2p"] {
+        scene.vanishes(pod);
+    }
+    scene.world.node("n1").del("shop/b-x7k2p", "B").await;
+    scene.pass().await;
+    scene.wait(120).await;
+    assert_eq!(scene.gives().await, ["shop/a-x7k2p 8"]);
+    for (hours, left) in [(23, 2), (2, 1), (24 * 30, 1)] {
+        scene.wait(hours * 3_600).await;
+        scene.pass().await;
+        let released = scene.world.show();
+        assert_eq!(released.matches("R 10.0.0.").count(), left, "{released}");
+        assert!(released.contains("by shop/a-x7k2p unconfirmed"), "{released}");
+        assert_eq!(released.contains(&format!("R {told} ")), left == 2, "{released}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

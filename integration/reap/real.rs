@@ -287,7 +287,7 @@ fn in_a_pod(site: &Site<'_>, account: &str, more: &str) -> Finished {
     run(&mut command, b"")
 }
 
-/// What one pass asks for; watches and Events are the controller's.
+/// What one pass asks for to give back; watches are the controller's.
 const RIGHTS: [(&str, &str, &str, &str); 5] = [
     ("", "pods", "list", ""),
     ("", "pods", "get", ""),
@@ -295,6 +295,9 @@ const RIGHTS: [(&str, &str, &str, &str); 5] = [
     ("", "namespaces", "get", "kube-system"),
     ("apps", "statefulsets", "get", ""),
 ];
+
+/// What it needs to tell of it.
+const EVENTS: [(&str, &str, &str, &str); 2] = [("", "events", "create", ""), ("", "events", "patch", "")];
 
 fn grant(
     site: &Site<'_>,
@@ -346,7 +349,7 @@ fn each_right_of_the_reapers_account_is_needed_and_no_other() {
 
     for (left_out, right) in RIGHTS.iter().enumerate() {
         let account = format!("lacks-{left_out}");
-        grant(&site, &account, RIGHTS.iter().filter(|other| *other != right).copied());
+        grant(&site, &account, RIGHTS.iter().filter(|other| *other != right).chain(&EVENTS).copied());
         let (_, resource, verb, _) = *right;
         // The server learns of a role a moment after it has answered.
         let lacks = format!("may not {verb} {resource}");
@@ -368,7 +371,18 @@ fn each_right_of_the_reapers_account_is_needed_and_no_other() {
             assert_eq!(left, ["bound lost-7d9c4f6b5d-x7k2b", "held db-0"], "{right:?}");
         }
     }
-    grant(&site, "reaper", RIGHTS.iter().copied());
+    // Without the right to tell, it gives back all the same.
+    grant(&site, "mute", RIGHTS.iter().copied());
+    let mute = eventually("the pass to lack the Events only", || {
+        let finished = in_a_pod(&site, "mute", "");
+        let all = finished.stderr().matches("may not ").count();
+        (all > 0 && all == finished.stderr().matches("may not create events").count()).then_some(finished)
+    });
+    assert_eq!(mute.code(), Some(3), "{}", mute.stderr());
+    assert!(mute.stderr().contains("1 given back"), "{}", mute.stderr());
+    assert!(site.leases().is_empty());
+    grant(&site, "reaper", RIGHTS.iter().chain(&EVENTS).copied());
+    site.is_lost("last-7d9c4f6b5d-x7k2b", "last");
     let finished = eventually("the account to have its rights", || {
         let finished = in_a_pod(&site, "reaper", "");
         (!finished.stderr().contains("may not")).then_some(finished)
