@@ -13,7 +13,7 @@
 //! | [`refresh_released`] | A=0 R=r | put R with the time of now |
 //! | [`unbind`] (DEL, journal, GC, undo) | L=r | sticky, reserved: put L, del T; other: del L T A, put R |
 //! | [`give_back`] (a person) | L=r | del L T A, put R |
-//! | [`reap`] (a verdict) | L=r | bound: as [`unbind`], unconfirmed; held: as [`give_back`], the mark as it was |
+//! | [`reap`] (a verdict) | L=r | bound: as [`unbind`]; held: as [`give_back`]; always unconfirmed |
 //! | [`note`] | L=r | put L |
 //! | [`reaped`] | C=r | put C with the time of a pass |
 //! | [`forget`] | R=r (not marked) | del R |
@@ -255,7 +255,8 @@ pub fn reap(confirmed: &Confirmed, old: &Stored<Lease>, now: Timestamp) -> Optio
     Some(match old.value.binding {
         // No DEL has told that nobody answers any more.
         Binding::Bound(_) => unbind(old, true, now),
-        Binding::Idle(_) => give_back(old, old.value.unconfirmed, now),
+        // The DEL of a held one has, but in a store that was set back the address may be another's since.
+        Binding::Idle(_) => give_back(old, true, now),
     })
 }
 
@@ -564,10 +565,10 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lease_is_given_back_with_the_mark_that_it_has() {
+    fn a_held_lease_is_given_back_unconfirmed_whatever_mark_it_has() {
         for mark in [true, false] {
             let held = lease(false, true, mark);
-            assert_eq!(reap(&confirmed(&held.value), &held, NOW), Some(give_back(&held, mark, NOW)));
+            assert_eq!(reap(&confirmed(&held.value), &held, NOW), Some(give_back(&held, true, NOW)));
         }
     }
 
