@@ -60,7 +60,7 @@ pub enum Brake {
     /// A list is not complete.
     Incomplete { list: &'static str, reason: String },
     /// More pods are absent than is likely.
-    Orphans { orphans: usize, bound: usize, limit: Option<usize> },
+    Orphans { orphans: usize, bound: usize, limit: Option<usize>, strange: bool },
     /// More nodes are silent than is likely: the network is, or what listens to them.
     Silent { silent: usize, nodes: usize },
 }
@@ -80,13 +80,13 @@ pub fn brakes(pass: &Pass<'_>, policy: &Policy) -> Vec<Brake> {
             Err(reason) => out.push(Brake::Incomplete { list, reason }),
         }
     }
-    let orphans = orphans(pass);
+    let (orphans, strange) = orphans(pass);
     let too_many = match policy.max_orphans {
         Some(limit) => orphans > limit,
         None => orphans > MAX_ORPHANS && orphans * 100 > pass.bound * MAX_ORPHANS_PERCENT,
     };
     if too_many {
-        out.push(Brake::Orphans { orphans, bound: pass.bound, limit: policy.max_orphans });
+        out.push(Brake::Orphans { orphans, bound: pass.bound, limit: policy.max_orphans, strange });
     }
     let nodes = pass.nodes.as_ref().map_or(&[][..], |nodes| nodes);
     // A person who says that a node is off has ended the doubt about it.
@@ -103,14 +103,30 @@ fn is_most(some: usize, all: usize) -> bool {
 }
 
 /// Pods that are absent though their kubelets live. Where a node is gone, its pods are, too; but if most nodes that
-/// leases name do not exist, it is the names that are wrong, and nothing is known of their kubelets.
-fn orphans(pass: &Pass<'_>) -> usize {
+/// leases name do not exist, it is the names that are wrong (or the cluster is a copy of the one whose leases these are),
+/// and nothing is known of their kubelets: the second that is told.
+fn orphans(pass: &Pass<'_>) -> (usize, bool) {
     let exists =
         |name: &NodeName| pass.nodes.as_ref().is_ok_and(|nodes| nodes.iter().any(|n| n.name == *name));
     let missing = pass.named.iter().filter(|name| !exists(name)).count();
-    let names_are_wrong = is_most(missing, pass.named.len());
-    let is_orphan = |row: &&Row| **row == Row::Missed || (**row == Row::MissedNoNode && names_are_wrong);
-    pass.gives.iter().filter(is_orphan).count()
+    let strange = is_most(missing, pass.named.len());
+    let is_orphan = |row: &&Row| match row {
+        Row::Missed => true,
+        Row::MissedNoNode | Row::Lost | Row::EndedSilent => strange,
+        Row::Lives
+        | Row::Leaving
+        | Row::Overdue
+        | Row::Silent
+        | Row::Ended
+        | Row::MissedSilent
+        | Row::Static
+        | Row::Held(_)
+        | Row::Reserved
+        | Row::Container
+        | Row::Unreadable
+        | Row::Doubt => false,
+    };
+    (pass.gives.iter().filter(is_orphan).count(), strange)
 }
 
 impl Brake {
@@ -139,8 +155,9 @@ impl Brake {
     pub const fn stops(&self, row: Row) -> bool {
         match self {
             Self::Identity { .. } | Self::Empty { .. } | Self::Incomplete { .. } => true,
-            Self::Orphans { .. } => {
+            Self::Orphans { strange, .. } => {
                 matches!(row, Row::Missed | Row::MissedSilent | Row::MissedNoNode | Row::Held(_))
+                    || (*strange && matches!(row, Row::Lost | Row::EndedSilent))
             }
             Self::Silent { .. } => matches!(row, Row::Lost | Row::EndedSilent | Row::MissedSilent),
         }
@@ -168,8 +185,10 @@ impl fmt::Display for Brake {
                 "the list of {list} is empty, and {bound} leases are bound; look at what the API server says"
             ),
             Self::Incomplete { list, reason } => write!(f, "the list of {list} is not complete: {reason}"),
-            Self::Orphans { orphans, bound, limit } => {
-                write!(f, "{orphans} of {bound} bound leases have no pod, though their nodes live")?;
+            Self::Orphans { orphans, bound, limit, strange } => {
+                let nodes =
+                    if *strange { "and most of their nodes do not exist" } else { "though their nodes live" };
+                write!(f, "{orphans} of {bound} bound leases have no pod, {nodes}")?;
                 match limit {
                     Some(limit) => write!(f, ", and --max-orphans is {limit}")?,
                     None => write!(f, ", more than {MAX_ORPHANS} and {MAX_ORPHANS_PERCENT}%")?,
@@ -359,6 +378,13 @@ mod tests {
         gone(Row::MissedNoNode, 20, "TT", 5, &[]);
         gone(Row::MissedNoNode, 21, "TTT", 6, &[]);
         gone(Row::MissedNoNode, 21, "T", 3, &[]);
+        // A copy of the cluster, on nodes of its own: its pods are deleted or ended there, not here.
+        for row in [Row::Lost, Row::EndedSilent] {
+            gone(row, 21, "TT", 5, &["orphans"]);
+            gone(row, 21, "TTT", 6, &[]);
+        }
+        let strange = Brake::Orphans { orphans: 21, bound: 21, limit: None, strange: true };
+        assert!(strange.stops(Row::Lost) && strange.stops(Row::EndedSilent) && !strange.stops(Row::Ended));
     }
 
     #[track_caller]
@@ -402,11 +428,11 @@ mod tests {
             "the list of pods is empty, and 7 leases are bound; look at what the API server says",
         );
         case(
-            Brake::Orphans { orphans: 21, bound: 100, limit: None },
+            Brake::Orphans { orphans: 21, bound: 100, limit: None, strange: false },
             "21 of 100 bound leases have no pod, though their nodes live, more than 20 and 10%; look at reap --dry-run, then run with --max-orphans 21",
         );
         case(
-            Brake::Orphans { orphans: 6, bound: 100, limit: Some(5) },
+            Brake::Orphans { orphans: 6, bound: 100, limit: Some(5), strange: false },
             "6 of 100 bound leases have no pod, though their nodes live, and --max-orphans is 5; look at reap --dry-run, then run with --max-orphans 6",
         );
         case(

@@ -731,7 +731,7 @@ fn b048_a_lease_that_has_changed_is_judged_anew() {
     assert!(confirm(&give, &listed.case(), &[], &Policy::default(), NOW).is_ok());
     let touched = World { lease: lease("bound sticky missed=-600"), ..listed.clone() };
     assert_eq!(confirm(&give, &touched.case(), &[], &Policy::default(), NOW), Err(Keep::Changed));
-    let brakes = [Brake::Orphans { orphans: 21, bound: 21, limit: None }];
+    let brakes = [Brake::Orphans { orphans: 21, bound: 21, limit: None, strange: false }];
     let found = confirm(&give, &listed.case(), &brakes, &Policy::default(), NOW).unwrap_err();
     assert_eq!(found.label(), "braked");
 }
@@ -748,7 +748,7 @@ fn what_a_false_list_does_not_show_is_not_noted() {
     assert_eq!(braked(Brake::Incomplete { list: "nodes", reason: "410".into() }), kept);
     assert_eq!(braked(Brake::Identity { cluster, identity: Identity::Unregistered }), kept);
     let noted = "8 note missed: not_missed_long_enough";
-    assert_eq!(braked(Brake::Orphans { orphans: 21, bound: 21, limit: None }), noted);
+    assert_eq!(braked(Brake::Orphans { orphans: 21, bound: 21, limit: None, strange: false }), noted);
     assert_eq!(braked(Brake::Silent { silent: 3, nodes: 3 }), noted);
 }
 
@@ -1080,7 +1080,7 @@ proptest! {
     fn nothing_is_confirmed_that_a_verdict_keeps(listed in worlds(), live in worlds(), pulled in 0usize..4) {
         let brakes = [
             Brake::Silent { silent: 3, nodes: 3 },
-            Brake::Orphans { orphans: 21, bound: 21, limit: None },
+            Brake::Orphans { orphans: 21, bound: 21, limit: None, strange: false },
             Brake::Empty { list: "pods", bound: 1 },
         ];
         let brakes = &brakes[..pulled];
