@@ -436,6 +436,23 @@ async fn the_reaper_keeps_what_was_adopted_while_its_pod_exists_and_gives_it_bac
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_rollout_after_a_restore_pulls_no_brake() {
+    let scene = Scene::new();
+    for index in 10..40 {
+        scene.runs_with(&format!("shop/web-7d9c4f6b5d-x7k{index}"), &[&format!("10.0.0.{index}")]);
+    }
+    scene.adopts(Ask::default()).await;
+    for index in 10..40 {
+        scene.vanishes(&format!("shop/web-7d9c4f6b5d-x7k{index}"));
+    }
+    scene.pass().await;
+    scene.wait(121).await;
+    let report = scene.pass().await;
+    assert!(!report.braked(), "{:?}", report.brakes);
+    assert_eq!(given(&report).len(), 30);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_audit_against_pods_says_what_differs_and_not_what_just_happened() {
     let scene = Scene::new();
     let bound = scene.runs("shop/dead-x7k2p", "D", "n1").await;

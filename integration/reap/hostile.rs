@@ -130,11 +130,16 @@ async fn a_stale_list_that_misses_many_ends_the_giving_back_before_anybody_is_as
 #[tokio::test(start_paused = true)]
 async fn another_cluster_is_told_by_its_uid_and_nothing_is_written() {
     let scene = two_live_and_one_is_gone().await;
+    scene.runs("shop/done-x7k2p", "done", "n1").await;
+    assert!(scene.world.node("n1").del("shop/done-x7k2p", "done").await);
+    scene.vanishes("shop/done-x7k2p");
     let mine = scene.api.state().clone();
     {
         let mut other = scene.api.state();
         other.identity = uid("another");
         other.pods.clear();
+        // By its clock the address that was just given back is long forgotten.
+        other.now = Timestamp(other.now.0 + 48 * 3_600_000);
         // A pod of the same name, of a controller that ours has not.
         let pod = other.pod(&key("shop/gone-x7k2p"), &uid("theirs"), &node("n1"));
         pod.controller =
@@ -152,7 +157,7 @@ async fn another_cluster_is_told_by_its_uid_and_nothing_is_written() {
     }
     let now = scene.api.state().now;
     *scene.api.state() = mine;
-    scene.api.state().now = now;
+    scene.api.state().now = Timestamp(now.0 - 48 * 3_600_000);
     // The grace of a pod that is missed since then is whole.
     scene.vanishes("shop/a-x7k2p");
     assert_eq!(scene.gives().await, ["shop/gone-x7k2p 8"]);

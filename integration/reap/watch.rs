@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Mutex, time::Duration};
 
 use leasehold::{
     domain::{
-        kubernetes::Ready,
+        kubernetes::{Phase, Ready},
         lease::Timestamp,
         names::{ClusterName, Namespace},
         reap::Brake,
@@ -338,6 +338,43 @@ async fn an_end_that_the_store_does_not_take_is_tried_again_before_the_interval(
     assert!(said[0].contains("shop/a-x7k2p eth0 on lan: store not reached"), "{said:?}");
     assert_eq!(said.iter().filter(|line| line.starts_with("over: ")).count(), 1, "{said:?}");
     assert!(said.len() <= 4, "{said:?}");
+}
+
+/// A finished pod of a StatefulSet that no pass has seen: its controller is noted before its lease ends.
+async fn the_controller_is_to_be_noted_first() -> Scene {
+    let scene = Scene::new();
+    scene.runs_in_set("shop/db-0", "A", "n1", 1).await;
+    let mut state = scene.api.state();
+    let long_ago = Timestamp(state.now.0 - 3_600_000);
+    let pod = state.pods.get_mut(&key("shop/db-0")).unwrap();
+    (pod.created, pod.finished, pod.phase) = (long_ago, Some(long_ago), Phase::Succeeded);
+    drop(state);
+    scene
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_note_that_the_store_does_not_take_is_tried_again_seldom() {
+    let scene = the_controller_is_to_be_noted_first().await;
+    let reaper = Reaper::new(&scene);
+    reaper
+        .during(&scene, async |hints| {
+            scene.host.way.decide(|call| call.txn.map(|_| Fault::NotReached));
+            for _ in 0..600 {
+                sleep(Duration::from_secs(1)).await;
+                let _ = hints.try_send(Hint::Pod);
+            }
+        })
+        .await;
+    assert!((5..25).contains(&passes(&scene)), "{}", passes(&scene));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_braked_is_not_looked_at_each_second() {
+    let scene = the_controller_is_to_be_noted_first().await;
+    scene.api.state().identity = uid("another");
+    let reaper = Reaper::new(&scene).every(Duration::from_secs(300));
+    reaper.during(&scene, async |_| sleep(Duration::from_secs(600)).await).await;
+    assert!(passes(&scene) <= 4, "{}", passes(&scene));
 }
 
 #[tokio::test(start_paused = true)]

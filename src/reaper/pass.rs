@@ -106,12 +106,18 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
     run.looked = look_further(context, &cases, &mut troubles).await;
     let mut verdicts: Vec<Verdict> =
         cases.iter().map(|(lease, seen)| run.verdict(lease, *seen, at)).collect();
-    let gives: Vec<Row> =
-        verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Give(_))).map(Verdict::row).collect();
+    let candidates = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Give(_))).count();
+    // No DEL ends an adopted lease: a rollout after a restore ends many of them here, and proves nothing of the list.
+    let gives: Vec<Row> = cases
+        .iter()
+        .zip(&verdicts)
+        .filter(|((lease, _), verdict)| !lease.ends_with_its_pod() && matches!(verdict, Verdict::Give(_)))
+        .map(|(_, verdict)| verdict.row())
+        .collect();
     let bound = start.leases.iter().filter(|(lease, _)| is_bound_pod(lease)).count();
     let unlisted = matches!(run.looked.nodes, Some(Err(_)));
     // Without anything to stop and without a false answer in sight the nodes are nobody's business.
-    let brakes = if gives.is_empty() && identity == Identity::Same && (count > 0 || bound == 0) && !unlisted {
+    let brakes = if candidates == 0 && identity == Identity::Same && (count > 0 || bound == 0) && !unlisted {
         Vec::new()
     } else {
         if run.looked.nodes.is_none() {
@@ -129,7 +135,7 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
         leases: start.leases.len(),
         bound,
         pods: count,
-        candidates: gives.len(),
+        candidates,
         kept: BTreeMap::new(),
         unreadable: start.unreadable,
         judged: Vec::new(),
@@ -151,7 +157,9 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
             Err(why) => report.troubles.push(format!("half pairs were not looked for: {why}")),
         }
     }
-    if !options.dry_run && !options.quick {
+    // Another cluster's clock says nothing of what is old here.
+    let own = !report.brakes.iter().any(|brake| matches!(brake, Brake::Identity { .. }));
+    if !options.dry_run && !options.quick && own {
         match forget(context, at).await {
             Ok(count) => report.forgotten = count,
             Err(why) => report.troubles.push(format!("released addresses were not forgotten: {why}")),
@@ -421,7 +429,10 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         for ((lease, revision), verdict) in leases.iter().zip(verdicts) {
             match verdict {
                 Verdict::Keep(kept) => {
-                    self.waits(&kept.why, self.listed_at);
+                    // What was to be noted first waits for the brake that keeps it from that, not for a moment.
+                    if !matches!(kept.why, Keep::ControllerFirst { .. }) {
+                        self.waits(&kept.why, self.listed_at);
+                    }
                     *report.kept.entry(kept.why.label()).or_default() += 1;
                     if options.all || !is_plain(&kept.why) {
                         let fate = Fate::Kept(kept.why.label());
@@ -443,9 +454,11 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
                         ended
                     }
                     Verdict::Note(kept, note) => {
-                        self.waits(&kept.why, self.listed_at);
                         let label = kept.why.label();
                         let fate = self.note(lease, revision, &note, label, options).await;
+                        if matches!(fate, Fate::Noted(_)) {
+                            self.waits(&kept.why, self.listed_at);
+                        }
                         judged(lease, kept.row, fate, kept.why.to_string(), kept.report)
                     }
                     Verdict::Keep(kept) => judged(

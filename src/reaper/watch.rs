@@ -330,6 +330,7 @@ impl Rhythm {
         if any(|fate| matches!(fate, Fate::Failed(_))) {
             self.failures += 1;
             let again = now + pause(self.failures, interval, chance);
+            self.not_before = self.not_before.max(again);
             self.due = Some(self.due.map_or(again, |due| due.min(again)));
         } else {
             self.failures = 0;
