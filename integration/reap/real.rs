@@ -420,7 +420,6 @@ fn the_reapers_role_in_etcd_is_enough_and_needed() {
         finished.code() == Some(0)
     };
     assert!(works());
-    // `frozen` is what a reaper that finds the store set back would write; a pass does not.
     for key in ["", "addresses/", "attachments/prod-a/", "clusters/prod-a", "leases/prod-a/", "released/"] {
         let path = format!("/leasehold/v1/{key}");
         let prefix = format!("--prefix={}", path.ends_with('/'));
@@ -430,7 +429,7 @@ fn the_reapers_role_in_etcd_is_enough_and_needed() {
         assert!(works(), "after {key}");
     }
     // Nor may it do more.
-    for key in ["pools/x", "serves/a/b/x", "meta", "clusters/prod-b", "leases/prod-b/x"] {
+    for key in ["pools/x", "serves/a/b/x", "meta", "frozen", "clusters/prod-b", "leases/prod-b/x"] {
         let mut put = Command::new(Version::V36.program("etcdctl"));
         put.env_clear().env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", site.etcd.endpoints().join(","));
         put.args(["--user=reaper:sesame", "put", &format!("/leasehold/v1/{key}"), "x"]);
