@@ -85,6 +85,8 @@ fn main() {
     etcd.process.wait().unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(output.status.success(), "{output:?}");
+    let goal = given == (LEASES / DEAD_EACH) as usize && own <= 5.0 && after.max_rss() <= 150 * 1024;
+    assert!(goal, "a goal was missed");
 }
 
 struct Etcd {
