@@ -15,6 +15,7 @@ use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
 use crate::support::{
     apiserver::Apiserver,
     parts::{Part, require},
+    process::eventually,
 };
 
 fn runtime() -> Runtime {
@@ -310,5 +311,65 @@ fn a_server_that_was_gone_is_followed_again() {
             () = testing => {}
         }
         assert_eq!(problems.lock().unwrap().len(), 1, "{problems:?}");
+    });
+}
+
+#[test]
+fn kinds_of_others_are_found_by_discovery() {
+    require!(Part::Apiserver);
+    // Its own: the shared one has no such group, and a test that says so.
+    let server = Apiserver::start();
+    let namespace = server.namespace();
+    let crd = |group: &str, version: &str, kind: &str, plural: &str| {
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": { "name": format!("{plural}.{group}"),
+                "annotations": { "api-approved.kubernetes.io": "https://github.com/kubernetes/kubernetes/pull/1" } },
+            "spec": {
+                "group": group, "scope": "Namespaced",
+                "names": { "kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": kind.to_lowercase() },
+                "versions": [{ "name": version, "served": true, "storage": true, "schema": { "openAPIV3Schema": {
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                } } }],
+            },
+        })
+    };
+    let kinds = [
+        ("apps.kruise.io", "v1beta1", "StatefulSet", "statefulsets"),
+        ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances"),
+    ];
+    for (group, version, kind, plural) in kinds {
+        server.create(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            &crd(group, version, kind, plural),
+        );
+        let collection = format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}");
+        let object = json!({
+            "apiVersion": format!("{group}/{version}"), "kind": kind, "metadata": { "name": "db" },
+            "spec": { "replicas": 3, "reserveOrdinals": [1, "4-5"] },
+        });
+        eventually("the kind to be served", || {
+            (server.call("POST", &collection, Some(&object)).status == 201).then_some(())
+        });
+    }
+    let api = of_kubeconfig(&server.kubeconfig());
+    runtime().block_on(async {
+        let space = Namespace::new(&namespace).unwrap();
+        // A lease remembers no version.
+        let of = |kind: &str, name: &str| ControllerRef {
+            kind: kind.into(),
+            version: String::new(),
+            name: name.into(),
+        };
+        let set = api.controller(&space, &of("StatefulSet.apps.kruise.io", "db")).await.unwrap();
+        assert_eq!(
+            set.found.unwrap().wants,
+            Wants::Ordinals { start: 0, replicas: 3, reserved: vec![1, 4, 5] }
+        );
+        let machine = api.controller(&space, &of("VirtualMachineInstance.kubevirt.io", "db")).await.unwrap();
+        assert_eq!(machine.found.unwrap().wants, Wants::All);
+        for kind in ["StatefulSet.apps.kruise.io", "VirtualMachineInstance.kubevirt.io"] {
+            assert_eq!(api.controller(&space, &of(kind, "none")).await.unwrap().found, None);
+        }
     });
 }

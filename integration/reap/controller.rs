@@ -300,6 +300,62 @@ fn b105_b109_what_happens_to_an_etcd_in_the_life_of_a_reaper_ends_no_watch() {
     assert_eq!(reaper.stop().0, Some(0));
 }
 
+/// What a controller asks for besides what a pass does.
+const TO_WATCH: [(&str, &str, &str); 4] = [
+    ("", "pods", "watch"),
+    ("", "nodes", "watch"),
+    ("apps", "statefulsets", "list"),
+    ("apps", "statefulsets", "watch"),
+];
+
+#[test]
+fn each_right_to_watch_is_needed() {
+    require!(Part::Apiserver);
+    let server = Apiserver::shared();
+    let (host, namespace) = (ground::on_etcd(), server.namespace());
+    Cli::new(&host).line("cluster delete prod-a").run().success();
+    register(&host, server);
+    for (index, left_out) in TO_WATCH.iter().enumerate() {
+        let account = format!("lacks-{index}");
+        server.account(&namespace, &account);
+        let mut rules = vec![
+            json!({ "apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list"] }),
+            json!({ "apiGroups": ["apps"], "resources": ["statefulsets"], "verbs": ["get"] }),
+            json!({ "apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"] }),
+        ];
+        rules.extend(TO_WATCH.iter().filter(|right| *right != left_out).map(
+            |(group, resource, verb)| json!({ "apiGroups": [group], "resources": [resource], "verbs": [verb] }),
+        ));
+        let name = format!("{namespace}-{account}");
+        let group = "rbac.authorization.k8s.io";
+        let binding = json!({
+            "metadata": { "name": name },
+            "roleRef": { "apiGroup": group, "kind": "ClusterRole", "name": name },
+            "subjects": [{ "kind": "ServiceAccount", "name": account, "namespace": namespace }],
+        });
+        let role = json!({ "metadata": { "name": name }, "rules": rules });
+        server.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role);
+        server.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding);
+        let token = server.token(&namespace, &account);
+        let bearer = server.as_bearer(&token);
+        // The server learns of a role, all of it, a moment after it has answered.
+        eventually("the role", || {
+            bearer
+                .call("GET", "/api/v1/nodes?limit=1", None)
+                .is_ok_and(|answer| answer.status == 200)
+                .then_some(())
+        });
+        let reaper = Reaper::start(&host, &server.kubeconfig_of(&token), "--no-events");
+        let (_, resource, verb) = left_out;
+        let lacks = format!("may not {verb} {resource}");
+        eventually(&lacks, || reaper.said().iter().any(|line| line.contains(&lacks)).then_some(()));
+        let others =
+            reaper.said().iter().filter(|line| line.contains("may not") && !line.contains(&lacks)).count();
+        assert_eq!(others, 0, "{:?}", reaper.said());
+        assert_eq!(reaper.stop().0, Some(0));
+    }
+}
+
 #[test]
 fn a_token_that_is_another_is_read_again() {
     require!(Part::Apiserver);
