@@ -387,3 +387,42 @@ async fn a_node_that_was_renamed_keeps_its_pods_and_many_renamed_nodes_brake() {
     assert!(given(&report).is_empty());
     assert_eq!(report.brakes.iter().map(|brake| brake.label()).collect::<Vec<_>>(), ["orphans"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_api_that_stops_answering_does_not_make_an_hour_of_a_pass() {
+    let mut scene = Scene::with(&[pool("lan", &["10.0.0.0/16"])]);
+    scene.policy.max_orphans = Some(1000);
+    for index in 0..200 {
+        let pod = format!("shop/web-7d9c4f6b5d-{}", suffix(index));
+        scene.runs(&pod, &format!("c{index}"), "n1").await;
+        scene.vanishes(&pod);
+    }
+    scene.pass().await;
+    scene.wait(600).await;
+    scene.api.state().asked.clear();
+    scene.api.before(|question, _| {
+        matches!(question, Question::Pod(_)).then(|| ApiError::NotReached {
+            server: "https://10.0.0.1:6443".into(),
+            reason: "no answer within 30 s".into(),
+        })
+    });
+    let report = scene.pass().await;
+    assert!(given(&report).is_empty());
+    let asked =
+        scene.api.state().asked.iter().filter(|question| matches!(question, Question::Pod(_))).count();
+    assert!((16..=32).contains(&asked), "{asked}");
+    assert!(
+        report.troubles.iter().any(|trouble| trouble.contains("no answer within 30 s")),
+        "{:?}",
+        report.troubles
+    );
+    // Answers again: nothing was remembered against it.
+    scene.api.honest();
+    assert_eq!(scene.gives().await.len(), 200);
+}
+
+/// Five letters as Kubernetes makes them.
+fn suffix(number: usize) -> String {
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    (0..5u32).map(|place| char::from(LETTERS[number / LETTERS.len().pow(place) % LETTERS.len()])).collect()
+}

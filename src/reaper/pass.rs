@@ -39,6 +39,9 @@ const AT_ONCE: usize = 16;
 const COMMIT_FOR: Duration = Duration::from_secs(10);
 /// What was listed of a node is asked again for a candidate if it is older than this: a node may have come back.
 const NODE_FRESH: Duration = Duration::from_secs(5);
+/// An API or a store that has stopped answering would make an hour of a pass over many candidates: after so many in a row
+/// the rest is left to the next pass.
+const MOST_UNHEARD: usize = AT_ONCE;
 /// How many released keys one transaction forgets: etcd takes 128 operations.
 const FORGET_AT_ONCE: usize = 60;
 
@@ -71,6 +74,7 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
         listed_at: Instant::now(),
         again: Mutex::default(),
         due: Mutex::new(None),
+        unheard: AtomicUsize::new(0),
     };
     let by_pod = ByPod::of(&start.leases);
     let lives: Vec<AtomicBool> = start.leases.iter().map(|_| AtomicBool::new(false)).collect();
@@ -295,6 +299,8 @@ struct Run<'a, 'c, S, K, C, L> {
     again: Mutex<HashMap<NodeName, (Instant, Option<Node>)>>,
     /// When the first of those is due that wait for time alone.
     due: Mutex<Option<Instant>>,
+    /// How many questions and commits in a row were not answered.
+    unheard: AtomicUsize,
 }
 
 impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
@@ -545,7 +551,12 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         let api = self.context.api;
         let unknown = |error: &ApiError| Keep::UnknownAnswer { reason: error.to_string() };
         let Some(key) = key_of(lease) else { return Err(Keep::NoPodIdentity) };
-        let live = api.pod(&key).await.map_err(|error| unknown(&error))?;
+        if self.is_deaf() {
+            return Err(Keep::UnknownAnswer { reason: "too many before it were not answered".into() });
+        }
+        let live = api.pod(&key).await;
+        self.heard(!matches!(live, Err(ApiError::NotReached { .. })));
+        let live = live.map_err(|error| unknown(&error))?;
         let pod = live.found.as_ref().map_or(Answer::Absent, Answer::Present);
         let mut case = self.case(lease, pod.clone());
         let needs = reap::needs(lease, &pod, self.context.policy);
@@ -563,8 +574,37 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         reap::confirm(give, &case, brakes, self.context.policy, live.at)
     }
 
+    fn is_deaf(&self) -> bool {
+        self.unheard.load(Ordering::Relaxed) >= MOST_UNHEARD
+    }
+
+    fn heard(&self, answered: bool) {
+        if answered {
+            self.unheard.store(0, Ordering::Relaxed);
+        } else {
+            self.unheard.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Commits a change of a lease, if it still is as it was listed: `false` if not.
     async fn change(
+        &self,
+        lease: &Lease,
+        revision: Revision,
+        txn: impl FnOnce(&Stored<Lease>) -> Option<Txn>,
+    ) -> Result<bool, StoreError> {
+        if self.is_deaf() {
+            return Err(StoreError::NotReached { reason: "too many before it were not answered".into() });
+        }
+        let changed = self.change_now(lease, revision, txn).await;
+        let silent = |error: &StoreError| {
+            matches!(error, StoreError::NotReached { .. } | StoreError::Unanswered { .. })
+        };
+        self.heard(!changed.as_ref().is_err_and(silent));
+        changed
+    }
+
+    async fn change_now(
         &self,
         lease: &Lease,
         revision: Revision,
