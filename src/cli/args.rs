@@ -541,11 +541,17 @@ pub(crate) enum Compact {
 fn compact(text: &str) -> Result<Compact, String> {
     /// A pass over a large store reads at one revision for some seconds.
     const LEAST: Duration = Duration::from_secs(300);
+    /// The record that tells the revision is looked back through for 600 passes: ten hours of a CronJob's minutes, five
+    /// of two reapers.
+    const MOST: Duration = Duration::from_secs(4 * 3600);
     if text == "off" {
         return Ok(Compact::Off);
     }
     match parse_duration(text)? {
         keep if keep < LEAST => Err("must be at least 5m, or off: a list is read at one revision".into()),
+        keep if keep > MOST => {
+            Err("must be at most 4h, or off: for more, run etcd with --auto-compaction-retention".into())
+        }
         keep => Ok(Compact::Keep(keep)),
     }
 }
@@ -684,6 +690,17 @@ mod tests {
     #[test]
     fn the_arguments_fit_each_other() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn history_is_kept_for_minutes_to_hours() {
+        assert_eq!(compact("off"), Ok(Compact::Off));
+        for text in ["5m", "1h", "4h"] {
+            assert!(matches!(compact(text), Ok(Compact::Keep(_))), "{text}");
+        }
+        for text in ["4m59s", "24h", "0s", "x"] {
+            assert!(compact(text).is_err(), "{text}");
+        }
     }
 
     /// Every command that somebody can run has a help text, and those that take arguments an example.
