@@ -29,6 +29,7 @@ use super::{
     render::{self, Column, say, text, wide},
 };
 use crate::{
+    admin::check::Repair,
     domain::{
         lease::Holder,
         names::{ClusterName, Namespace},
@@ -56,6 +57,11 @@ const COLUMNS: &[Column] = &[
 ];
 
 pub(crate) async fn run(site: &Site, global: &Global, args: &Reap) -> Ended {
+    if global.namespace.is_some() || global.domain.is_some() {
+        return Err(Failure::usage(
+            "a pass looks at the whole cluster: -n and --domain would not limit what is given back; leave them out, and pick from -o json",
+        ));
+    }
     let cluster = cluster(site, global)?;
     let api = connect::api(&args.api)?;
     let policy = policy(site, args)?;
@@ -155,9 +161,9 @@ async fn watch<L: Log>(
     if args.interval < LEAST_INTERVAL {
         return Err(Failure::usage("--interval must be at least 5s"));
     }
-    if global.output != Format::Table || global.namespace.is_some() {
+    if global.output != Format::Table {
         return Err(Failure::usage(
-            "--watch prints no leases: leave -o and -n out, and see one pass with --dry-run",
+            "--watch prints no leases: leave -o out, and see one pass with --dry-run",
         ));
     }
     let failed = |text: String| Failure { text, hint: None, code: FAILED };
@@ -326,15 +332,9 @@ fn failure(error: PassError) -> Failure {
 }
 
 fn show(global: &Global, cluster: &ClusterName, options: Options, report: Report) -> Ended {
-    let inside = |judged: &Judged| {
-        global.namespace.as_ref().is_none_or(|only| match &judged.id.holder {
-            Holder::Pod { namespace, .. } => namespace == only,
-            Holder::Container(_) => false,
-        })
-    };
     let documents = matches!(global.output, Format::Json | Format::Yaml);
     if documents {
-        let items: Vec<Value> = report.judged.iter().filter(|judged| inside(judged)).map(item).collect();
+        let items: Vec<Value> = report.judged.iter().map(item).collect();
         let whole = document(cluster, options, &report, items);
         let text = render::document(&whole, global.output).map_err(|text| Failure {
             text,
@@ -346,7 +346,6 @@ fn show(global: &Global, cluster: &ClusterName, options: Options, report: Report
         let rows: Vec<ListRow> = report
             .judged
             .iter()
-            .filter(|judged| inside(judged))
             .filter(|judged| {
                 global.output != Format::Name || matches!(judged.fate, Fate::GivenBack | Fate::Candidate)
             })
@@ -450,7 +449,8 @@ fn talk(options: Options, report: &Report) {
         say(&format!("warning: {key} cannot be read, and is kept: {why}"));
     }
     for (note, repair) in &report.mended.notes {
-        say(&format!("{}: {note}", repair.as_str()));
+        let left = if *repair == Repair::ByHand { " (its pod lives, or may: left alone)" } else { "" };
+        say(&format!("{}: {note}{left}", repair.as_str()));
     }
     if report.mended.too_many {
         say(

@@ -2,7 +2,8 @@
 //! transaction of ours leaves one; a person with another tool, or a store mended by hand, does (B013).
 //!
 //! The whole store is looked through with one number a key. Only what looks wrong is read again, with all that hangs on
-//! it, and given to the audit and the repairs of `leasehold check`: what those cannot prove stays for a person.
+//! it, and given to the audit and the repairs of `leasehold check`: what those cannot prove stays for a person. And what a
+//! repair would take from a pod stays, too, until the API says that there is no such pod.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -17,10 +18,12 @@ use crate::{
         read::Contents,
     },
     domain::{
-        audit::{Note, audit},
-        lease::{AddressHolder, Lease, LeaseId, Timestamp},
+        audit::{Kind, Note, audit},
+        kubernetes::PodKey,
+        lease::{AddressHolder, Holder, Lease, LeaseId, Timestamp},
         names::ClusterName,
     },
+    pods::Cluster,
     store::{Entry, Key, Read, Revision, Store, StoreError, changes, keys, record},
 };
 
@@ -111,8 +114,9 @@ pub(super) async fn suspicious<S: Store>(
 }
 
 /// Reads what is suspicious again, with all that hangs on it, and mends what can be mended.
-pub(super) async fn mend<S: Store>(
+pub(super) async fn mend<S: Store, K: Cluster>(
     store: &S,
+    api: &K,
     suspicious: BTreeSet<Key>,
     now: Timestamp,
     dry: bool,
@@ -148,12 +152,59 @@ pub(super) async fn mend<S: Store>(
     let mut notes = audit(&contents.everything);
     // Pools were not read: what the audit says of them is not known here.
     notes.retain(|note| check::plan(note, &contents, now).is_some());
-    let outcome = if dry || too_many {
-        check::preview(&notes, &contents, now)
-    } else {
-        check::repair(store, &notes, &contents, now).await?
-    };
-    Ok(Mended { notes: notes.into_iter().zip(outcome).collect(), too_many })
+    if dry || too_many {
+        let outcome = check::preview(&notes, &contents, now);
+        return Ok(Mended { notes: notes.into_iter().zip(outcome).collect(), too_many });
+    }
+    let mut mended = Mended::default();
+    for note in notes {
+        // What frees an address, or forgets its sandbox, ends what a pod may still use: as any end, it needs the proof.
+        let outcome = match freed_of(&note.kind) {
+            Some(id) if !is_gone(api, id).await => Repair::ByHand,
+            Some(_) | None => {
+                let one = std::slice::from_ref(&note);
+                check::repair(store, one, &contents, now).await?.pop().unwrap_or(Repair::Changed)
+            }
+        };
+        mended.notes.push((note, outcome));
+    }
+    Ok(mended)
+}
+
+/// Whose address or attachment goes, if this is mended.
+const fn freed_of(kind: &Kind) -> Option<&LeaseId> {
+    match kind {
+        Kind::AddressWithoutLease { lease, .. }
+        | Kind::AddressNotListed { lease, .. }
+        | Kind::StaleAttachment { lease, .. } => Some(lease),
+        Kind::AddressAstray { .. }
+        | Kind::LeaseWithoutAddress { .. }
+        | Kind::LeaseWithoutAttachment { .. }
+        | Kind::AttachmentAstray { .. }
+        | Kind::HeldAndReleased { .. }
+        | Kind::ServeNotIndexed { .. }
+        | Kind::ServeStale { .. }
+        | Kind::AddressOfAnother { .. }
+        | Kind::AddressTwice { .. }
+        | Kind::TwoOfAFamily { .. }
+        | Kind::OutsidePool { .. }
+        | Kind::PoolGone { .. }
+        | Kind::OtherDomain { .. }
+        | Kind::StickyContainer { .. }
+        | Kind::Unreadable { .. }
+        | Kind::Newer { .. } => None,
+    }
+}
+
+/// Does the API say, live, that there is no such pod? Of a container without a pod nobody can.
+async fn is_gone<K: Cluster>(api: &K, id: &LeaseId) -> bool {
+    match &id.holder {
+        Holder::Pod { namespace, name } => {
+            let key = PodKey { namespace: namespace.clone(), name: name.clone() };
+            matches!(api.pod(&key).await, Ok(live) if live.found.is_none())
+        }
+        Holder::Container(_) => false,
+    }
 }
 
 /// The other keys that this one must agree with.

@@ -235,6 +235,7 @@ impl Report {
     /// Is there something that a person should look at?
     #[must_use]
     pub fn needs_a_look(&self) -> bool {
-        self.braked() || self.mended.too_many || !self.troubles.is_empty()
+        let left = self.mended.notes.iter().any(|(_, repair)| *repair == Repair::ByHand);
+        self.braked() || self.mended.too_many || left || !self.troubles.is_empty()
     }
 }

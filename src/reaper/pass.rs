@@ -155,7 +155,9 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
     report.due = run.due.into_inner().unwrap_or_else(PoisonError::into_inner);
     if options.mend {
         progress(Step::Mending);
-        let mended = look_for_halves(context, &start.leases, start.revision, options.dry_run).await;
+        // What stops the giving-back stops this, too.
+        let look_only = options.dry_run || !report.brakes.is_empty();
+        let mended = look_for_halves(context, &start.leases, start.revision, look_only).await;
         match mended {
             Ok(mended) => report.mended = mended,
             Err(why) => report.troubles.push(format!("half pairs were not looked for: {why}")),
@@ -672,7 +674,7 @@ async fn look_for_halves<S: Store, K: Cluster, C: Clock, L: Log>(
 ) -> Result<Mended, String> {
     let text = |error: &dyn std::error::Error| error.to_string();
     let found = mend::suspicious(context.store, context.cluster, leases, at).await.map_err(|e| text(&e))?;
-    mend::mend(context.store, found, context.clock.now(), dry).await.map_err(|e| text(&e))
+    mend::mend(context.store, context.api, found, context.clock.now(), dry).await.map_err(|e| text(&e))
 }
 
 /// Drops the keys of addresses that were given back long ago, by the clock that wrote them or this one's.
