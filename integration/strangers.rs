@@ -9,6 +9,7 @@ use crate::support::{
     host::HostFile,
     lan::{Host, Lan, Namespace},
     parts::{Part, Plugins, Version, require},
+    process::eventually,
 };
 
 /// A node `n1` on a LAN, from which a store can be reached.
@@ -184,7 +185,12 @@ fn a_sticky_pod_waits_for_its_forgotten_sandbox() {
     let text = add("b", &new).error_text(11);
     assert!(text.contains(&old.mac("eth0")) && text.contains("node n1"), "{text}");
     drop(old);
-    assert_eq!(add("c", &newer).addresses(), [address]);
+    // The kernel takes a namespace apart a moment after it was deleted.
+    let taken = eventually("the old sandbox to be silent", || {
+        let answer = add("c", &newer);
+        (answer.0.code() == Some(0)).then_some(answer)
+    });
+    assert_eq!(taken.addresses(), [address]);
 }
 
 #[test]
