@@ -59,7 +59,17 @@ fn main() {
     let before = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
     let began = Instant::now();
     let output = Command::new(&binary)
-        .args(["--endpoints", &etcd.client, "--cluster", "prod", "reap", "-o", "name", "--kubeconfig"])
+        .args([
+            "--endpoints",
+            &etcd.client,
+            "--cluster",
+            "prod",
+            "reap",
+            "-o",
+            "name",
+            "--no-events",
+            "--kubeconfig",
+        ])
         .arg(&config)
         .env_remove("CNI_COMMAND")
         .stderr(Stdio::inherit())
