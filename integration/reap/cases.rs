@@ -1,12 +1,21 @@
 //! The field cases of the reaper: what freed a living address elsewhere, and what did not come back.
 
 use leasehold::{
+    admin::check::Repair,
+    domain::{
+        lease::{Lease, LeaseId, Released, Timestamp},
+        names::ClusterName,
+    },
     pods::fake::Question,
     reaper::{Options, Report},
+    store::{
+        Entry, Revision, changes, keys,
+        record::{self, Stored},
+    },
 };
 
 use super::scene::{Scene, given, key, node, uid, why};
-use crate::ops::world::pool;
+use crate::ops::world::{id, pool};
 
 #[tokio::test(start_paused = true)]
 async fn b009_a_pod_that_vanished_without_del_is_given_back_after_the_grace_and_not_before() {
@@ -129,4 +138,70 @@ async fn b013_half_pairs_are_found_and_mended() {
     let report = scene.pass().await;
     assert_eq!(outcomes(&report), ["repaired", "repaired"], "{:?}", report.mended);
     assert!(scene.world.show().contains("by shop/b-x7k2p unconfirmed"), "{}", scene.world.show());
+}
+
+/// A pod of another cluster of the same store, with its lease.
+async fn runs_elsewhere(scene: &Scene, pod: &str, container: &str) -> Stored<Lease> {
+    let elsewhere = ClusterName::new("other").unwrap();
+    let cluster = record::Cluster { uid: uid("another"), last_reap: None };
+    scene.store().put(&keys::cluster(&elsewhere), record::encode_cluster(&cluster, None));
+    let mut node = scene.world.node("b1");
+    node.me.cluster = elsewhere.clone();
+    node.gets(pod, container).await;
+    let key = keys::lease(&LeaseId { cluster: elsewhere, ..id(pod) });
+    let value = scene.store().dump().remove(&key).unwrap();
+    record::decode_lease(&Entry { key, value, revision: Revision(1) }).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn b013_what_a_lease_of_another_cluster_lists_is_not_freed() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    let lives = runs_elsewhere(&scene, "shop/b-x7k2p", "B").await.value;
+    // What it has, to the key; the time of the pass stands in the cluster's record.
+    let all = || {
+        let mut all = scene.store().dump();
+        all.remove(&keys::cluster(&ClusterName::new("prod").unwrap()));
+        all
+    };
+    let before = all();
+    let address = keys::address(&lives.addresses[0].domain, lives.addresses[0].address);
+    let attachment = changes::attachment_key(&lives.id, lives.bound().unwrap());
+    let pass = async || {
+        let options = Options { mend: true, ..Options::default() };
+        let notes = scene.pass_over_a_spoiled_store(options).await.unwrap().mended.notes;
+        notes.iter().map(|(note, repair)| (note.kind.as_str(), *repair)).collect::<Vec<_>>()
+    };
+    // They name a pod of this cluster that is long gone.
+    let wrong = record::encode_pointer(&id("shop/gone-x7k2p"));
+    scene.store().put(&attachment, wrong.clone());
+    assert_eq!(pass().await, [], "left to the reaper of its own cluster");
+    assert_eq!(all()[&attachment], wrong);
+    scene.store().put(&address, wrong);
+    assert_eq!(pass().await, [("address-astray", Repair::Done), ("attachment-astray", Repair::Done)]);
+    assert_eq!(all(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn b013_no_api_says_that_a_pod_of_another_cluster_is_gone() {
+    let scene = Scene::new();
+    let lives = runs_elsewhere(&scene, "shop/b-x7k2p", "B").await.value;
+    let address = &lives.addresses[0];
+    // Its lease was deleted by hand, and its address is held and released: found by whoever comes first.
+    scene.store().delete(&keys::lease(&lives.id));
+    let released = Released {
+        at: Timestamp(0),
+        by: lives.id.holder.clone(),
+        cluster: lives.id.cluster.clone(),
+        unconfirmed: false,
+        declined: None,
+    };
+    let key = keys::released(&address.domain, address.address);
+    scene.store().put(&key, record::encode_released(&released, None));
+    let report = scene.pass_over_a_spoiled_store(Options { mend: true, ..Options::default() }).await.unwrap();
+    let mut found: Vec<_> =
+        report.mended.notes.iter().map(|(note, repair)| (note.kind.as_str(), *repair)).collect();
+    found.sort_unstable_by_key(|(kind, _)| *kind);
+    assert_eq!(found, [("address-without-lease", Repair::ByHand), ("held-and-released", Repair::Done)]);
+    assert!(scene.store().dump().contains_key(&keys::address(&address.domain, address.address)));
 }

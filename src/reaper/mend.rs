@@ -3,7 +3,8 @@
 //!
 //! The whole store is looked through with one number a key. Only what looks wrong is read again, with all that hangs on
 //! it, and given to the audit and the repairs of `leasehold check`: what those cannot prove stays for a person. And what a
-//! repair would take from a pod stays, too, until the API says that there is no such pod.
+//! repair would take from a pod stays, too, until the API says that there is no such pod: the API of that pod's cluster, so
+//! that of another one's stays.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -92,7 +93,8 @@ pub(super) async fn suspicious<S: Store>(
     .await?;
     pages(store, &keys::attachments(), Some(at), |entries| {
         for entry in entries {
-            check(entry, record::decode_pointer(entry).ok(), &mut attachments);
+            let own = keys::parse_attachment(&entry.key).is_some_and(|key| key.cluster == *cluster);
+            check(entry, record::decode_pointer(entry).ok().filter(|_| own), &mut attachments);
         }
     })
     .await?;
@@ -116,7 +118,7 @@ pub(super) async fn suspicious<S: Store>(
 /// Reads what is suspicious again, with all that hangs on it, and mends what can be mended.
 pub(super) async fn mend<S: Store, K: Cluster>(
     store: &S,
-    api: &K,
+    (api, cluster): (&K, &ClusterName),
     suspicious: BTreeSet<Key>,
     now: Timestamp,
     dry: bool,
@@ -125,30 +127,14 @@ pub(super) async fn mend<S: Store, K: Cluster>(
         return Ok(Mended::default());
     }
     let too_many = suspicious.len() > 2 * MOST;
-    let mut wanted: BTreeSet<Key> = suspicious.into_iter().take(2 * MOST).collect();
-    let mut entries: HashMap<Key, Entry> = HashMap::new();
-    let mut asked: HashSet<Key> = HashSet::new();
-    let mut revision = Revision::default();
-    // What is read names more: an address its lease, a lease its addresses and its attachment. Three steps end it.
-    loop {
-        let next: Vec<Key> = wanted.iter().filter(|key| !asked.contains(key)).cloned().collect();
-        if next.is_empty() {
-            break;
-        }
-        for some in next.chunks(READS) {
-            let reads: Vec<Read> = some.iter().cloned().map(Read::Get).collect();
-            let at = (revision != Revision::default()).then_some(revision);
-            let snapshot = store.read(&reads, at).await?;
-            revision = snapshot.revision;
-            for entry in (0..reads.len()).filter_map(|index| snapshot.entry(index)) {
-                hangs_on(entry, &mut wanted);
-                entries.insert(entry.key.clone(), entry.clone());
-            }
-            asked.extend(some.iter().cloned());
-        }
+    let mut again = Again { wanted: suspicious.into_iter().take(2 * MOST).collect(), ..Again::default() };
+    again.read(store).await?;
+    // Clusters share their domains: who lists an address may be a lease of another cluster.
+    while again.find_who_lists(store).await? {
+        again.read(store).await?;
     }
-    let all: Vec<Entry> = entries.into_values().collect();
-    let contents = Contents::of(revision, &all);
+    let all: Vec<Entry> = again.entries.into_values().collect();
+    let contents = Contents::of(again.revision, &all);
     let mut notes = audit(&contents.everything);
     // Pools were not read: what the audit says of them is not known here.
     notes.retain(|note| check::plan(note, &contents, now).is_some());
@@ -160,7 +146,7 @@ pub(super) async fn mend<S: Store, K: Cluster>(
     for note in notes {
         // What frees an address, or forgets its sandbox, ends what a pod may still use: as any end, it needs the proof.
         let outcome = match freed_of(&note.kind) {
-            Some(id) if !is_gone(api, id).await => Repair::ByHand,
+            Some(id) if id.cluster != *cluster || !is_gone(api, id).await => Repair::ByHand,
             Some(_) | None => {
                 let one = std::slice::from_ref(&note);
                 check::repair(store, one, &contents, now).await?.pop().unwrap_or(Repair::Changed)
@@ -169,6 +155,67 @@ pub(super) async fn mend<S: Store, K: Cluster>(
         mended.notes.push((note, outcome));
     }
     Ok(mended)
+}
+
+/// What is read again, all at one revision.
+#[derive(Default)]
+struct Again {
+    wanted: BTreeSet<Key>,
+    asked: HashSet<Key>,
+    /// The address keys whose listing leases are known.
+    looked_up: HashSet<Key>,
+    entries: HashMap<Key, Entry>,
+    revision: Revision,
+}
+
+impl Again {
+    /// What is read names more: an address its lease, a lease its addresses and its attachment. Three steps end it.
+    async fn read<S: Store>(&mut self, store: &S) -> Result<(), StoreError> {
+        loop {
+            let next: Vec<Key> =
+                self.wanted.iter().filter(|key| !self.asked.contains(key)).cloned().collect();
+            if next.is_empty() {
+                return Ok(());
+            }
+            for some in next.chunks(READS) {
+                let reads: Vec<Read> = some.iter().cloned().map(Read::Get).collect();
+                let at = (self.revision != Revision::default()).then_some(self.revision);
+                let snapshot = store.read(&reads, at).await?;
+                self.revision = snapshot.revision;
+                for entry in (0..reads.len()).filter_map(|index| snapshot.entry(index)) {
+                    hangs_on(entry, &mut self.wanted);
+                    self.entries.insert(entry.key.clone(), entry.clone());
+                }
+                self.asked.extend(some.iter().cloned());
+            }
+        }
+    }
+
+    /// Looks through the leases of all clusters for those that list an address in question. `true`: there are some that
+    /// are still to be read.
+    async fn find_who_lists<S: Store>(&mut self, store: &S) -> Result<bool, StoreError> {
+        let is_new = |key: &&Key| keys::parse_held(key).is_some() && !self.looked_up.contains(*key);
+        let in_question: HashSet<Key> = self.wanted.iter().filter(is_new).cloned().collect();
+        if in_question.is_empty() {
+            return Ok(false);
+        }
+        let mut found = Vec::new();
+        pages(store, &keys::leases(), Some(self.revision), |entries| {
+            let lists = |entry: &&Entry| {
+                record::decode_lease(entry).is_ok_and(|stored| {
+                    let mut addresses = stored.value.addresses.iter();
+                    addresses
+                        .any(|leased| in_question.contains(&keys::address(&leased.domain, leased.address)))
+                })
+            };
+            found.extend(entries.iter().filter(lists).map(|entry| entry.key.clone()));
+        })
+        .await?;
+        self.looked_up.extend(in_question);
+        let known = self.wanted.len();
+        self.wanted.extend(found);
+        Ok(self.wanted.len() > known)
+    }
 }
 
 /// Whose address or attachment goes, if this is mended.
@@ -196,7 +243,7 @@ const fn freed_of(kind: &Kind) -> Option<&LeaseId> {
     }
 }
 
-/// Does the API say, live, that there is no such pod? Of a container without a pod nobody can.
+/// Does the API of its cluster say, live, that there is no such pod? Of a container without a pod nobody can.
 async fn is_gone<K: Cluster>(api: &K, id: &LeaseId) -> bool {
     match &id.holder {
         Holder::Pod { namespace, name } => {

@@ -674,7 +674,8 @@ async fn look_for_halves<S: Store, K: Cluster, C: Clock, L: Log>(
 ) -> Result<Mended, String> {
     let text = |error: &dyn std::error::Error| error.to_string();
     let found = mend::suspicious(context.store, context.cluster, leases, at).await.map_err(|e| text(&e))?;
-    mend::mend(context.store, context.api, found, context.clock.now(), dry).await.map_err(|e| text(&e))
+    let own = (context.api, context.cluster);
+    mend::mend(context.store, own, found, context.clock.now(), dry).await.map_err(|e| text(&e))
 }
 
 /// Drops the keys of addresses that were given back long ago, by the clock that wrote them or this one's.
