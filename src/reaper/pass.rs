@@ -18,11 +18,10 @@ use crate::{
     domain::{
         kubernetes::{Answer, Controller, ControllerRef, Node, Pod, PodKey},
         lease::{Holder, Lease, Timestamp},
-        names::{Namespace, NodeName, PoolName},
+        names::{Namespace, NodeName, PoolName, Uid},
         pool::{Pool, StickyRule},
         reap::{
-            self, Brake, Case, Confirmed, Give, Identity, Keep, Kept, Note, PoolPolicy, Row, UNKNOWN_ANSWER,
-            Verdict,
+            self, Brake, Case, Confirmed, Give, Keep, Kept, Note, PoolPolicy, Row, UNKNOWN_ANSWER, Verdict,
         },
     },
     ops::{Change, Clock, Log, commit},
@@ -66,7 +65,6 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
         return Err(PassError::Unregistered { cluster: context.cluster.clone(), known });
     };
     let found = context.api.identity().await?;
-    let identity = if found == registered { Identity::Same } else { Identity::Differs { registered, found } };
     let mut run = Run {
         context,
         pools: &start.pools,
@@ -121,13 +119,13 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
     let bound = start.leases.iter().filter(|(lease, _)| is_bound_pod(lease)).count();
     let unlisted = matches!(run.looked.nodes, Some(Err(_)));
     // Without anything to stop and without a false answer in sight the nodes are nobody's business.
-    let brakes = if candidates == 0 && identity == Identity::Same && (count > 0 || bound == 0) && !unlisted {
+    let brakes = if candidates == 0 && found == registered && (count > 0 || bound == 0) && !unlisted {
         Vec::new()
     } else {
         if run.looked.nodes.is_none() {
             run.looked.nodes = Some(list_nodes(context, &mut troubles).await);
         }
-        run.brakes(identity, &start.leases, bound, count, &gives)
+        run.brakes((&registered, &found), &start.leases, bound, count, &gives)
     };
     verdicts = verdicts.into_iter().map(|verdict| reap::brake(verdict, &brakes)).collect();
     let ignored = run.ignored(&start.leases, &pods);
@@ -374,7 +372,7 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
 
     fn brakes(
         &self,
-        identity: Identity,
+        (registered, found): (&Uid, &Uid),
         leases: &[(Lease, Revision)],
         bound: usize,
         pods: usize,
@@ -391,8 +389,8 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
             None => Err("they were not asked for".into()),
         };
         let cluster = self.context.cluster;
-        let found = reap::Pass { cluster, identity, bound, named: &named, pods: Ok(pods), nodes, gives };
-        reap::brakes(&found, self.context.policy)
+        let pass = reap::Pass { cluster, registered, found, bound, named: &named, pods, nodes, gives };
+        reap::brakes(&pass, self.context.policy)
     }
 
     /// What is kept until some time after `at` is due then.

@@ -12,37 +12,21 @@ use crate::domain::{
 /// Fewer silent nodes than this are nodes that died, not a network that did.
 const MIN_SILENT: usize = 3;
 
-/// Is the cluster that answers the one whose leases these are?
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Identity {
-    /// It is.
-    Same,
-    /// Its `kube-system` has another UID.
-    Differs {
-        /// As it was registered.
-        registered: Uid,
-        /// As it answers.
-        found: Uid,
-    },
-    /// Nobody registered it.
-    Unregistered,
-    /// It was not answered.
-    Unknown(String),
-}
-
 /// What a pass found, of one cluster.
 #[derive(Clone, Debug)]
 pub struct Pass<'a> {
     /// The cluster.
     pub cluster: &'a ClusterName,
-    /// Who answers.
-    pub identity: Identity,
+    /// The UID of its `kube-system`, as it was registered.
+    pub registered: &'a Uid,
+    /// The same, as the API answers.
+    pub found: &'a Uid,
     /// How many leases of pods are bound.
     pub bound: usize,
     /// The nodes that these name.
     pub named: &'a BTreeSet<NodeName>,
-    /// How many pods were listed, or why not all.
-    pub pods: Result<usize, String>,
+    /// How many pods were listed.
+    pub pods: usize,
     /// The nodes, or why not all.
     pub nodes: Result<&'a [Node], String>,
     /// The row of each lease that would be given back.
@@ -53,12 +37,12 @@ pub struct Pass<'a> {
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[expect(missing_docs, reason = "the fields are the figures of the text")]
 pub enum Brake {
-    /// Another cluster answers, or perhaps another.
-    Identity { cluster: ClusterName, identity: Identity },
+    /// Another cluster answers.
+    Identity { cluster: ClusterName, registered: Uid, found: Uid },
     /// A list is empty while leases are bound.
     Empty { list: &'static str, bound: usize },
-    /// A list is not complete.
-    Incomplete { list: &'static str, reason: String },
+    /// The list of nodes is not complete; without that of the pods there is no pass.
+    Incomplete { reason: String },
     /// More pods are absent than is likely.
     Orphans { orphans: usize, bound: usize, limit: Option<usize>, strange: bool },
     /// More nodes are silent than is likely: the network is, or what listens to them.
@@ -69,16 +53,21 @@ pub enum Brake {
 #[must_use]
 pub fn brakes(pass: &Pass<'_>, policy: &Policy) -> Vec<Brake> {
     let mut out = Vec::new();
-    if pass.identity != Identity::Same {
-        out.push(Brake::Identity { cluster: pass.cluster.clone(), identity: pass.identity.clone() });
+    if pass.found != pass.registered {
+        out.push(Brake::Identity {
+            cluster: pass.cluster.clone(),
+            registered: pass.registered.clone(),
+            found: pass.found.clone(),
+        });
     }
-    let counts = [("pods", pass.pods.clone()), ("nodes", pass.nodes.clone().map(<[Node]>::len))];
+    let counts = [("pods", Some(pass.pods)), ("nodes", pass.nodes.as_ref().ok().map(|nodes| nodes.len()))];
     for (list, count) in counts {
-        match count {
-            Ok(0) if pass.bound > 0 => out.push(Brake::Empty { list, bound: pass.bound }),
-            Ok(_) => {}
-            Err(reason) => out.push(Brake::Incomplete { list, reason }),
+        if count == Some(0) && pass.bound > 0 {
+            out.push(Brake::Empty { list, bound: pass.bound });
         }
+    }
+    if let Err(reason) = &pass.nodes {
+        out.push(Brake::Incomplete { reason: reason.clone() });
     }
     let (orphans, strange) = orphans(pass);
     let too_many = match policy.max_orphans {
@@ -167,24 +156,15 @@ impl Brake {
 impl fmt::Display for Brake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Identity { cluster, identity } => match identity {
-                Identity::Same => write!(f, "cluster {cluster} is the registered one"),
-                Identity::Differs { registered, found } => write!(
-                    f,
-                    "the API server is not of cluster {cluster}: kube-system has UID {found}, registered is {registered}; mend the kubeconfig or the cluster's name"
-                ),
-                Identity::Unregistered => {
-                    write!(f, "cluster {cluster} is not registered; run leasehold cluster add {cluster}")
-                }
-                Identity::Unknown(why) => {
-                    write!(f, "nobody can tell whether the API server is of cluster {cluster}: {why}")
-                }
-            },
+            Self::Identity { cluster, registered, found } => write!(
+                f,
+                "the API server is not of cluster {cluster}: kube-system has UID {found}, registered is {registered}; mend the kubeconfig or the cluster's name"
+            ),
             Self::Empty { list, bound } => write!(
                 f,
                 "the list of {list} is empty, and {bound} leases are bound; look at what the API server says"
             ),
-            Self::Incomplete { list, reason } => write!(f, "the list of {list} is not complete: {reason}"),
+            Self::Incomplete { reason } => write!(f, "the list of nodes is not complete: {reason}"),
             Self::Orphans { orphans, bound, limit, strange } => {
                 let nodes =
                     if *strange { "and most of their nodes do not exist" } else { "though their nodes live" };
@@ -258,10 +238,10 @@ mod tests {
     /// A pass that pulls no brake, until something of it is changed.
     #[derive(Debug)]
     struct World {
-        identity: Identity,
+        found: &'static str,
         bound: usize,
         named: usize,
-        pods: Result<usize, String>,
+        pods: usize,
         nodes: Result<Vec<Node>, String>,
         gives: Vec<Row>,
     }
@@ -269,19 +249,14 @@ mod tests {
     /// `wanted` are the labels, in order.
     #[track_caller]
     fn pulls(change: impl FnOnce(&mut World), limit: Option<usize>, wanted: &[&str]) -> Vec<Brake> {
-        let mut world = World {
-            identity: Identity::Same,
-            bound: 100,
-            named: 3,
-            pods: Ok(100),
-            nodes: Ok(nodes("TTT")),
-            gives: vec![],
-        };
+        let mut world =
+            World { found: "a", bound: 100, named: 3, pods: 100, nodes: Ok(nodes("TTT")), gives: vec![] };
         change(&mut world);
         let (cluster, named) = (ClusterName::new("prod").unwrap(), named(world.named));
         let pass = Pass {
             cluster: &cluster,
-            identity: world.identity,
+            registered: &uid("a"),
+            found: &uid(world.found),
             bound: world.bound,
             named: &named,
             pods: world.pods,
@@ -300,26 +275,20 @@ mod tests {
     #[test]
     fn another_cluster_stops_all() {
         pulls(|_| {}, None, &[]);
-        let differs = Identity::Differs { registered: uid("a"), found: uid("b") };
-        for identity in [differs, Identity::Unregistered, Identity::Unknown("403".into())] {
-            let found = pulls(|pass| pass.identity = identity, None, &["identity"]);
-            for row in ALL {
-                assert!(found[0].stops(row));
-            }
-        }
+        let found = pulls(|pass| pass.found = "b", None, &["identity"]);
+        assert!(ALL.iter().all(|row| found[0].stops(*row)));
     }
 
     #[test]
     fn b045_an_empty_or_partial_list_stops_all() {
-        let found = pulls(|pass| pass.pods = Ok(0), None, &["list_empty"]);
+        let found = pulls(|pass| pass.pods = 0, None, &["list_empty"]);
         assert!(ALL.iter().all(|row| found[0].stops(*row)));
         pulls(|pass| pass.nodes = Ok(vec![]), None, &["list_empty"]);
-        pulls(|pass| pass.pods = Ok(1), None, &[]);
-        let nothing = |pass: &mut World| (pass.bound, pass.pods, pass.nodes) = (0, Ok(0), Ok(vec![]));
+        pulls(|pass| pass.pods = 1, None, &[]);
+        let nothing = |pass: &mut World| (pass.bound, pass.pods, pass.nodes) = (0, 0, Ok(vec![]));
         pulls(nothing, None, &[]);
-        let found = pulls(|pass| pass.pods = Err("410".into()), None, &["list_incomplete"]);
+        let found = pulls(|pass| pass.nodes = Err("403".into()), None, &["list_incomplete"]);
         assert!(ALL.iter().all(|row| found[0].stops(*row)));
-        pulls(|pass| pass.nodes = Err("403".into()), None, &["list_incomplete"]);
     }
 
     #[track_caller]
@@ -413,16 +382,10 @@ mod tests {
         let cluster = || ClusterName::new("prod").unwrap();
         let case = |brake: Brake, wanted: &str| assert_eq!(brake.to_string(), wanted);
         case(
-            Brake::Identity {
-                cluster: cluster(),
-                identity: Identity::Differs { registered: uid("a"), found: uid("b") },
-            },
+            Brake::Identity { cluster: cluster(), registered: uid("a"), found: uid("b") },
             "the API server is not of cluster prod: kube-system has UID b, registered is a; mend the kubeconfig or the cluster's name",
         );
-        case(
-            Brake::Identity { cluster: cluster(), identity: Identity::Unregistered },
-            "cluster prod is not registered; run leasehold cluster add prod",
-        );
+        case(Brake::Incomplete { reason: "403".into() }, "the list of nodes is not complete: 403");
         case(
             Brake::Empty { list: "pods", bound: 7 },
             "the list of pods is empty, and 7 leases are bound; look at what the API server says",

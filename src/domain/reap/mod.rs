@@ -62,7 +62,7 @@ mod retention;
 use std::time::Duration;
 
 pub use self::{
-    brakes::{Brake, Identity, Pass, brake, brakes},
+    brakes::{Brake, Pass, brake, brakes},
     keep::{Keep, Line, Row, UNKNOWN_ANSWER},
 };
 use super::{

@@ -743,10 +743,10 @@ fn what_a_false_list_does_not_show_is_not_noted() {
         say(&brake(world.verdict(), &[brake_]))
     };
     let kept = "8 keep not_missed_long_enough";
-    let cluster = ClusterName::new("prod").unwrap();
+    let (cluster, uid) = (ClusterName::new("prod").unwrap(), |text: &str| Uid::new(text).unwrap());
     assert_eq!(braked(Brake::Empty { list: "pods", bound: 1 }), kept);
-    assert_eq!(braked(Brake::Incomplete { list: "nodes", reason: "410".into() }), kept);
-    assert_eq!(braked(Brake::Identity { cluster, identity: Identity::Unregistered }), kept);
+    assert_eq!(braked(Brake::Incomplete { reason: "410".into() }), kept);
+    assert_eq!(braked(Brake::Identity { cluster, registered: uid("a"), found: uid("b") }), kept);
     let noted = "8 note missed: not_missed_long_enough";
     assert_eq!(braked(Brake::Orphans { orphans: 21, bound: 21, limit: None, strange: false }), noted);
     assert_eq!(braked(Brake::Silent { silent: 3, nodes: 3 }), noted);
