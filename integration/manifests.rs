@@ -6,6 +6,10 @@ use serde_json::{Value, json};
 
 use crate::{
     documents::{blocks, example, root},
+    reap::{
+        controller::TO_WATCH,
+        real::{EVENTS, LATE, RIGHTS},
+    },
     support::{
         apiserver::Apiserver,
         call::Cli,
@@ -160,6 +164,14 @@ fn the_reaper_may_do_what_it_does_and_nothing_else() {
     wanted.insert(r#"get /namespaces["kube-system"]"#.into());
     wanted.extend(["create", "patch"].map(|verb| format!("{verb} /events")));
     assert_eq!(may, wanted);
+    // Each of them is shown to be needed on a real API.
+    let named = |name: &str| if name.is_empty() { String::new() } else { format!("[\"{name}\"]") };
+    let of_passes = RIGHTS.iter().chain(&EVENTS).chain([&LATE]);
+    let mut shown: BTreeSet<String> = of_passes
+        .map(|(group, resource, verb, name)| format!("{verb} {group}/{resource}{}", named(name)))
+        .collect();
+    shown.extend(TO_WATCH.iter().map(|(group, resource, verb)| format!("{verb} {group}/{resource}")));
+    assert_eq!(may, shown);
 }
 
 /// The metrics that there are; alerts and dashboard name no others.

@@ -301,7 +301,7 @@ fn b105_b109_what_happens_to_an_etcd_in_the_life_of_a_reaper_ends_no_watch() {
 }
 
 /// What a controller asks for besides what a pass does.
-const TO_WATCH: [(&str, &str, &str); 4] = [
+pub(crate) const TO_WATCH: [(&str, &str, &str); 4] = [
     ("", "pods", "watch"),
     ("", "nodes", "watch"),
     ("apps", "statefulsets", "list"),

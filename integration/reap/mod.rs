@@ -3,11 +3,11 @@
 
 mod adopt;
 mod cases;
-mod controller;
+pub(crate) mod controller;
 mod faults;
 mod fields;
 mod hostile;
-mod real;
+pub(crate) mod real;
 mod scene;
 mod table;
 mod watch;

@@ -21,6 +21,7 @@ use crate::{
         host::HostFile,
         parts::{Part, Version, leasehold, require},
         process::{Finished, Running, eventually, run},
+        proxy::{Fault, Proxy},
     },
 };
 
@@ -270,8 +271,12 @@ fn a_node_that_dies_gives_its_addresses_back_without_a_person() {
 
 /// `leasehold reap` as it runs in a pod: the service account's folder in its place, and two variables.
 fn in_a_pod(site: &Site<'_>, account: &str, more: &str) -> Finished {
+    in_a_pod_by(&site.server.address(), site, account, more)
+}
+
+/// The same by this way to the server, as `127.0.0.1:port`.
+fn in_a_pod_by(address: &str, site: &Site<'_>, account: &str, more: &str) -> Finished {
     let folder = site.server.in_cluster(&site.namespace, account);
-    let address = site.server.address();
     let (host, port) = address.rsplit_once(':').unwrap();
     // In a mount namespace of its own, so that no other process sees it.
     let script = "mount -t tmpfs none /run && mkdir -p /run/secrets/kubernetes.io && \
@@ -287,8 +292,11 @@ fn in_a_pod(site: &Site<'_>, account: &str, more: &str) -> Finished {
     run(&mut command, b"")
 }
 
+/// Group, resource, verb and perhaps the one name.
+type Right = (&'static str, &'static str, &'static str, &'static str);
+
 /// What one pass asks for to give back; watches are the controller's.
-const RIGHTS: [(&str, &str, &str, &str); 5] = [
+pub(crate) const RIGHTS: [Right; 5] = [
     ("", "pods", "list", ""),
     ("", "pods", "get", ""),
     ("", "nodes", "list", ""),
@@ -296,14 +304,13 @@ const RIGHTS: [(&str, &str, &str, &str); 5] = [
     ("apps", "statefulsets", "get", ""),
 ];
 
-/// What it needs to tell of it.
-const EVENTS: [(&str, &str, &str, &str); 2] = [("", "events", "create", ""), ("", "events", "patch", "")];
+/// What a pass asks for that takes so long that the list of nodes is old.
+pub(crate) const LATE: Right = ("", "nodes", "get", "");
 
-fn grant(
-    site: &Site<'_>,
-    account: &str,
-    rights: impl Iterator<Item = (&'static str, &'static str, &'static str, &'static str)>,
-) {
+/// What it needs to tell of it, for the first time and again.
+pub(crate) const EVENTS: [Right; 2] = [("", "events", "create", ""), ("", "events", "patch", "")];
+
+fn grant(site: &Site<'_>, account: &str, rights: impl Iterator<Item = Right>) {
     site.server.account(&site.namespace, account);
     let rules: Vec<Value> = rights
         .map(|(group, resource, verb, name)| {
@@ -388,6 +395,48 @@ fn each_right_of_the_reapers_account_is_needed_and_no_other() {
         (!finished.stderr().contains("may not")).then_some(finished)
     });
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr());
+    assert!(site.leases().is_empty());
+    // What was told before is counted up.
+    grant(&site, "once", RIGHTS.iter().chain(&EVENTS[..1]).copied());
+    site.is_lost("again-7d9c4f6b5d-x7k2b", "again");
+    let once = eventually("the pass to lack the second telling only", || {
+        let finished = in_a_pod(&site, "once", "");
+        let all = finished.stderr().matches("may not ").count();
+        (all > 0 && all == finished.stderr().matches("may not patch events").count()).then_some(finished)
+    });
+    assert_eq!(once.code(), Some(3), "{}", once.stderr());
+    assert!(once.stderr().contains("1 given back"), "{}", once.stderr());
+}
+
+#[test]
+fn a_pass_that_takes_long_asks_for_a_silent_node_again_and_needs_the_right_to() {
+    require!(Part::Apiserver, Part::Etcd(Version::V36), Part::Root);
+    /// Two answers later the list of nodes is older than 5 s.
+    const SLOW: Duration = Duration::from_millis(2_600);
+    // Its own: each piece of a long list would be as late.
+    let server = Apiserver::start();
+    let site = Site::new(&server, Etcd::start(Version::V36));
+    server.node("n2");
+    site.pool("10.0.0.10-10.0.0.200", "*/*");
+    let proxy = Proxy::to(site.server.address());
+    proxy.set(Fault::Delay(SLOW));
+    let way = proxy.url("http").trim_start_matches("http://").to_owned();
+    grant(&site, "lacks", RIGHTS.iter().copied());
+    grant(&site, "has", RIGHTS.iter().chain([&LATE]).copied());
+    let pod = "lost-7d9c4f6b5d-x7k2b";
+    site.is_lost(pod, "lost");
+    for account in ["lacks", "has"] {
+        eventually("the role", || {
+            let finished = in_a_pod(&site, account, "--dry-run");
+            (!finished.stderr().contains("may not")).then_some(())
+        });
+    }
+    let lacks = in_a_pod_by(&way, &site, "lacks", "--no-events");
+    assert_eq!(lacks.code(), Some(3), "{}", lacks.stderr());
+    assert!(lacks.stderr().contains("may not get nodes"), "{}", lacks.stderr());
+    assert_eq!(site.leases(), [format!("bound {pod}")]);
+    let has = in_a_pod_by(&way, &site, "has", "--no-events");
+    assert_eq!(has.code(), Some(0), "{}", has.stderr());
     assert!(site.leases().is_empty());
 }
 
