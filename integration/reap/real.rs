@@ -441,6 +441,62 @@ fn a_pass_that_takes_long_asks_for_a_silent_node_again_and_needs_the_right_to() 
 }
 
 #[test]
+fn a_brake_that_holds_is_one_event_that_is_counted_up_by_each_pass() {
+    require!(Part::Apiserver, Part::Etcd(Version::V36), Part::Root);
+    let site = Site::new(Apiserver::shared(), Etcd::start(Version::V36));
+    site.pool("10.0.0.10-10.0.0.200", "*/*");
+    let node = format!("{}-n1", site.namespace);
+    site.server.node(&node);
+    let pods = ["lives", "a", "b"].map(|name| format!("{name}-7d9c4f6b5d-x7k2b"));
+    for pod in &pods {
+        site.server.pod(&site.namespace, pod, &node);
+        site.add(pod, pod, &node);
+    }
+    for pod in &pods[1..] {
+        site.server.delete(&site.pod_path(pod), 0);
+    }
+    assert_eq!(site.report("--no-events").1, 0);
+    site.missed_long_ago();
+    grant(&site, "reaper", RIGHTS.iter().chain(&EVENTS).copied());
+    let pass = || in_a_pod(&site, "reaper", "--max-orphans 1");
+    eventually("the role", || (!pass().stderr().contains("may not")).then_some(()));
+    let told = || {
+        let path = format!("/api/v1/namespaces/{}/events", site.namespace);
+        let list = site.server.get(&path).unwrap();
+        let mut items = list["items"].as_array().unwrap().clone();
+        items.retain(|event| event["reason"] == "BrakeFired");
+        assert_eq!(items.len(), 1, "{list}");
+        items.remove(0)
+    };
+    let first = told();
+    for _ in 0..2 {
+        thread::sleep(Duration::from_millis(1_100));
+        let braked = pass();
+        assert_eq!(braked.code(), Some(3), "{}", braked.stderr());
+    }
+    let last = told();
+    let count = |event: &Value| event["count"].as_u64().unwrap();
+    assert_eq!(count(&last), count(&first) + 2);
+    assert_eq!(last["metadata"]["uid"], first["metadata"]["uid"]);
+    assert_eq!(last["firstTimestamp"], first["firstTimestamp"]);
+    assert!(last["lastTimestamp"].as_str() > first["lastTimestamp"].as_str(), "{first} {last}");
+    // It stands in the namespace that the reaper runs in, and is about it.
+    let about = (&last["involvedObject"]["kind"], &last["involvedObject"]["name"]);
+    assert_eq!(about, (&json!("Namespace"), &json!(site.namespace)));
+    assert_eq!(
+        (&last["type"], &last["source"]["component"]),
+        (&json!("Warning"), &json!("leasehold-reaper"))
+    );
+    let text = last["message"].as_str().unwrap();
+    let head =
+        "brake orphans: leasehold gives back nothing of cluster prod-a, or not all: 2 of 3 bound leases";
+    assert!(text.starts_with(head), "{text}");
+    let shown = site.server.kubectl(&["--namespace", &site.namespace, "get", "events"]);
+    assert!(shown.success().contains("BrakeFired"), "{}", shown.stdout());
+    assert_eq!(site.leases().len(), 3);
+}
+
+#[test]
 fn the_reapers_role_in_etcd_is_enough_and_needed() {
     parts!();
     let etcd = Etcd::with(Version::V36).auth().start();
