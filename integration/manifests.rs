@@ -17,7 +17,7 @@ use crate::{
         folder::Folder,
         host::HostFile,
         parts::{Part, Version, kubernetes, leasehold, require},
-        process::run,
+        process::{eventually, run},
     },
 };
 
@@ -241,6 +241,89 @@ fn all_that_is_there_can_be_applied_at_once() {
     assert!(order.contains(&"installer.yaml") && order.contains(&"rbac.yaml"));
 }
 
+/// The kind of the Prometheus operator: its fields of rules, with what it asks of them.
+fn prometheus_rules() -> Value {
+    let duration = json!({ "type": "string", "pattern": "^(0|([0-9]+(y|w|d|h|ms|m|s))+)$" });
+    let (text, texts) = (
+        json!({ "type": "string" }),
+        json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+    );
+    let rule = json!({
+        "type": "object",
+        "required": ["expr"],
+        "properties": {
+            "alert": text, "record": text, "labels": texts, "annotations": texts,
+            "for": duration, "keep_firing_for": duration,
+            "expr": { "x-kubernetes-int-or-string": true },
+        },
+    });
+    let group = json!({
+        "type": "object",
+        "required": ["name"],
+        "properties": {
+            "name": { "type": "string", "minLength": 1 }, "labels": texts,
+            "interval": duration, "query_offset": duration, "limit": { "type": "integer" },
+            "partial_response_strategy": { "type": "string" },
+            "rules": { "type": "array", "items": rule },
+        },
+    });
+    let groups = json!({
+        "type": "array", "items": group,
+        "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+    });
+    let schema = json!({
+        "type": "object",
+        "required": ["spec"],
+        "properties": { "spec": { "type": "object", "properties": { "groups": groups } } },
+    });
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": "prometheusrules.monitoring.coreos.com" },
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "scope": "Namespaced",
+            "names": {
+                "kind": "PrometheusRule", "listKind": "PrometheusRuleList",
+                "plural": "prometheusrules", "singular": "prometheusrule",
+            },
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema },
+            }],
+        },
+    })
+}
+
+#[test]
+fn a_real_api_takes_the_alerts_and_nothing_that_is_no_alert() {
+    require!(Part::Apiserver);
+    let server = Apiserver::shared();
+    let namespace = server.namespace();
+    let kinds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    server.create(kinds, &prometheus_rules());
+    let path = format!("/apis/monitoring.coreos.com/v1/namespaces/{namespace}/prometheusrules");
+    eventually("the kind to be served", || (server.call("GET", &path, None).status == 200).then_some(()));
+    let text = example("kubernetes/prometheus-rule.yaml")
+        .replace("namespace: leasehold\n", &format!("namespace: {namespace}\n"));
+    let apply = |text: &str| server.kubectl_with(&["apply", "--validate=strict", "--filename=-"], text);
+    apply(&text).success();
+    let found = server.get(&format!("{path}/leasehold")).unwrap();
+    assert_eq!(found["spec"], one("prometheus-rule.yaml", "PrometheusRule")["spec"]);
+    for (right, wrong, said) in [
+        ("for: 15m", "fro: 15m", "unknown field"),
+        ("for: 15m", "for: soon", "should match"),
+        ("expr: max(", "expression: max(", "expr"),
+        ("alert: LeaseholdDoubtful", "alert: [LeaseholdDoubtful]", "alert"),
+        ("summary: The etcd is", "summary: 1 #", "summary"),
+        ("groups:", "rules:", "unknown field"),
+    ] {
+        assert!(text.contains(right), "{right}");
+        let refused = apply(&text.replacen(right, wrong, 1));
+        assert_eq!(refused.code(), Some(1), "{wrong}: {}", refused.stdout());
+        assert!(refused.stderr().contains(said), "{wrong}: {}", refused.stderr());
+    }
+}
+
 /// A pod, or a Deployment of it, that asks for a pool.
 fn asking(kind: &str, name: &str, namespace: &str, pool: Option<&str>) -> Value {
     let mut metadata = json!({ "labels": { "app": name } });
@@ -318,7 +401,7 @@ fn a_real_api_takes_the_manifests_and_refuses_what_the_policy_forbids() {
         server.call("POST", &collection, Some(&asking(kind, name, namespace, pool)))
     };
     // A new policy is heard of within moments.
-    let refused = crate::support::process::eventually("the policy to be heard of", || {
+    let refused = eventually("the policy to be heard of", || {
         let answer = ask("Pod", "first", "other", Some("lan"));
         if answer.status == 201 {
             server.delete("/api/v1/namespaces/other/pods/first", 0);
@@ -353,7 +436,7 @@ fn a_real_api_takes_the_manifests_and_refuses_what_the_policy_forbids() {
     let narrower = json!({ "metadata": { "annotations": { "leasehold.io/allowed-pools": null } } });
     server.call("PATCH", "/api/v1/namespaces/shop", Some(&narrower)).success();
     let label = json!({ "metadata": { "labels": { "seen": "yes" } } });
-    crate::support::process::eventually("the narrower namespace to be heard of", || {
+    eventually("the narrower namespace to be heard of", || {
         (ask("Pod", "late", "shop", Some("lan")).status == 403).then_some(()).or_else(|| {
             server.delete("/api/v1/namespaces/shop/pods/late", 0);
             None
