@@ -686,6 +686,12 @@ fn what_a_pass_cannot_reach_or_believe_ends_it_with_a_reason() {
     for flags in ["--absent-after 14s", "--sticky-kind StatefulSet", "--max-orphans x"] {
         assert_eq!(site.reap(flags).code(), Some(2), "{flags}");
     }
+    let slow = HostFile::on(&site.etcd).with("deadlines", json!({ "add": "1m" }));
+    let line = format!("reap --dry-run --kubeconfig {}", site.server.kubeconfig().display());
+    let refused = Cli::new(&slow).line(&format!("{line} --absent-after 64s")).run();
+    assert_eq!(refused.code(), Some(2), "{}", refused.stderr());
+    assert!(refused.stderr().contains("--absent-after must be at least 65s"), "{}", refused.stderr());
+    assert_eq!(Cli::new(&slow).line(&format!("{line} --absent-after 65s")).run().code(), Some(0));
     let done = site.reap("");
     assert_eq!(done.code(), Some(0), "{}", done.stderr());
     assert!(

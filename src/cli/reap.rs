@@ -289,7 +289,7 @@ pub(crate) fn cluster(site: &Site, global: &Global) -> Result<ClusterName, Failu
 }
 
 fn policy(site: &Site, args: &Reap) -> Result<Policy, Failure> {
-    let least = crate::domain::reap::MIN_ABSENT_AFTER;
+    let least = least_absent_after(site.host.as_ref().map(|host| host.config.add_deadline));
     if args.absent_after < least {
         return Err(Failure::usage(&format!(
             "--absent-after must be at least {}s: an ADD may live so long, and its pod be younger than the list",
@@ -306,6 +306,14 @@ fn policy(site: &Site, args: &Reap) -> Result<Policy, Failure> {
     };
     policy.sticky_kinds = sticky_kinds(site, &args.sticky_kinds);
     Ok(policy)
+}
+
+/// `add` is the host file's deadline of an ADD: that of the nodes, if the reaper has a file as they have.
+fn least_absent_after(add: Option<Duration>) -> Duration {
+    /// What a pod may be younger than the list that does not show it.
+    const MARGIN: Duration = Duration::from_secs(5);
+    let least = crate::domain::reap::MIN_ABSENT_AFTER;
+    add.map_or(least, |add| least.max(add + MARGIN))
 }
 
 /// Those that are always known, the host file's, and these.
