@@ -6,7 +6,7 @@ use leasehold::{
     domain::{
         kubernetes::{ControllerRef, Phase, PodAddress, Ready},
         lease::Timestamp,
-        names::IfName,
+        names::{IfName, Namespace},
         reap::Policy,
     },
     pods::{ApiError, fake::Question},
@@ -722,4 +722,34 @@ async fn b118b_a_week_in_which_nothing_of_ours_runs_changes_no_lease() {
     scene.vanishes("shop/a-x7k2p");
     assert!(scene.gives().await.is_empty());
     assert_eq!(passes(&scene, 150).await, ["shop/a-x7k2p 8"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pass_asks_for_nodes_and_controllers_only_if_a_verdict_needs_them() {
+    let scene = Scene::new();
+    for (pod, on) in [("shop/a-x7k2p", "n1"), ("shop/b-x7k2p", "n2")] {
+        scene.runs(pod, &pod[5..6], on).await;
+    }
+    scene.runs_in_set("shop/db-0", "D", "n1", 1).await;
+    let asked = async || {
+        scene.api.state().asked.clear();
+        scene.pass().await;
+        scene.api.state().asked.clone()
+    };
+    // The first one that sees a controller notes it.
+    let quiet = [Question::Identity, Question::Pods];
+    for _ in 0..3 {
+        assert_eq!(asked().await, quiet);
+    }
+    // One that leaves may be on a node that is lost, while its grace is over.
+    scene.leaves("shop/a-x7k2p");
+    assert_eq!(asked().await, [&quiet[..], &[Question::Nodes]].concat());
+    scene.change("shop/a-x7k2p", |pod| pod.deleting = None);
+    assert_eq!(asked().await, quiet);
+    // What is held is wanted by its controller, wherever it ran.
+    scene.world.node("n1").del("shop/db-0", "D").await;
+    scene.vanishes("shop/db-0");
+    let set = ControllerRef { kind: "StatefulSet.apps".into(), version: "v1".into(), name: "db".into() };
+    let of_set = Question::Controller(Namespace::new("shop").unwrap(), set);
+    assert_eq!(asked().await, [&quiet[..], &[of_set]].concat());
 }
