@@ -300,6 +300,96 @@ fn b105_b109_what_happens_to_an_etcd_in_the_life_of_a_reaper_ends_no_watch() {
     assert_eq!(reaper.stop().0, Some(0));
 }
 
+/// How many lines of what it said have this.
+fn lines_with(reaper: &Reaper, text: &str) -> usize {
+    reaper.said().iter().filter(|line| line.contains(text)).count()
+}
+
+#[test]
+fn an_api_that_freezes_and_dies_is_told_once_a_minute_and_nothing_is_given_back_meanwhile() {
+    /// So long after the last success it is not ready: three intervals, and what a pass took.
+    const UNREADY: Duration = Duration::from_secs(15);
+    require!(Part::Apiserver, Part::Etcd(Version::V36));
+    let mut server = Apiserver::start();
+    let (etcd, namespace) = (Etcd::start(Version::V36), server.namespace());
+    let host = HostFile::on(&etcd);
+    register(&host, &server);
+    small_pool(&host, &namespace, 10);
+    server.node("n1");
+    for name in ["a", "b"] {
+        runs(&server, &host, &namespace, name, "n1");
+    }
+    let arguments = "--finished-after 5s --interval 5s --no-events --compact off";
+    let reaper = Reaper::start(&host, &server.kubeconfig(), arguments);
+    let began = Instant::now();
+    let is_ready = || reaper.get("/readyz").is_some_and(|(status, _)| status == 200);
+    let left = |name: &str| leases_of(&host, &format!("{namespace}/{name}"));
+
+    // What would be due stays for as long as nobody answers.
+    has_ended(&server, &namespace, "a");
+    server.freeze();
+    let frozen = Instant::now();
+    within(Duration::from_secs(60), || (!is_ready()).then_some(())).expect("it stays ready");
+    assert!(frozen.elapsed() > UNREADY - Duration::from_secs(6), "{:?}", frozen.elapsed());
+    assert_eq!((left("a"), reaper.get("/healthz").unwrap().0), (1, 200));
+    let complains = || (lines_with(&reaper, "no pass: ") == 1).then_some(());
+    within(Duration::from_secs(60), complains).expect("it does not say so");
+    let thawed = Instant::now();
+    server.thaw();
+    within(Duration::from_secs(60), || (left("a") == 0).then_some(())).expect("it is not given back");
+    eventually("it to be ready", || is_ready().then_some(()));
+    println!("frozen {:?}: given back {:?} after the thaw", thawed - frozen, thawed.elapsed());
+    eventually("it to say so", || (lines_with(&reaper, "works again, after ") == 1).then_some(()));
+
+    has_ended(&server, &namespace, "b");
+    server.kill();
+    let killed = Instant::now();
+    within(Duration::from_secs(60), || (!is_ready()).then_some(())).expect("it stays ready");
+    assert_eq!(left("b"), 1);
+    println!("killed: not ready after {:?}", killed.elapsed());
+    server.restart();
+    let back = Instant::now();
+    within(Duration::from_secs(60), || (left("b") == 0).then_some(())).expect("it is not given back");
+    eventually("it to be ready", || is_ready().then_some(()));
+    println!("killed: given back {:?} after the start", back.elapsed());
+    let minutes = began.elapsed().as_secs() / 60 + 1;
+    let told = lines_with(&reaper, "no pass: ") + lines_with(&reaper, "no hints ");
+    assert!(told as u64 <= minutes, "{minutes} {:?}", reaper.said());
+    assert_eq!(reaper.stop().0, Some(0));
+}
+
+#[test]
+fn b109_hints_come_again_from_an_api_that_has_forgotten_where_they_stopped() {
+    require!(Part::Apiserver, Part::Etcd(Version::V36));
+    let mut server = Apiserver::start();
+    let (etcd, namespace) = (Etcd::start(Version::V36), server.namespace());
+    let host = HostFile::on(&etcd);
+    register(&host, &server);
+    small_pool(&host, &namespace, 10);
+    server.node("n1");
+    for name in ["a", "b", "c"] {
+        runs(&server, &host, &namespace, name, "n1");
+    }
+    // A pass of its own accord would come too late for this test.
+    let arguments = "--finished-after 1s --interval 30m --no-events --compact off";
+    let reaper = Reaper::start(&host, &server.kubeconfig(), arguments);
+    let ends = |server: &Apiserver, name: &str| {
+        has_ended(server, &namespace, name);
+        let pod = format!("{namespace}/{name}");
+        let gone = within(Duration::from_secs(90), || (leases_of(&host, &pod) == 0).then_some(()));
+        assert_eq!(gone, Some(()), "{name}: {:?}", reaper.said());
+    };
+    ends(&server, "a");
+    let revision = server.etcd.revision().to_string();
+    server.etcd.ctl(&["compact", &revision]).success();
+    ends(&server, "b");
+    server.restart_compacted();
+    ends(&server, "c");
+    assert!(lines_with(&reaper, "no hints ") <= 1, "{:?}", reaper.said());
+    assert_eq!(lines_with(&reaper, "no pass: "), 0, "{:?}", reaper.said());
+    assert_eq!(reaper.stop().0, Some(0));
+}
+
 /// What a controller asks for besides what a pass does.
 pub(crate) const TO_WATCH: [(&str, &str, &str); 4] = [
     ("", "pods", "watch"),
