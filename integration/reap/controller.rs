@@ -390,6 +390,44 @@ fn b109_hints_come_again_from_an_api_that_has_forgotten_where_they_stopped() {
     assert_eq!(reaper.stop().0, Some(0));
 }
 
+#[test]
+fn b105_a_signed_token_that_ends_is_replaced() {
+    require!(Part::Apiserver, Part::Etcd(Version::V36));
+    let keys = Folder::new();
+    let script = "openssl genrsa -out key 2048 && openssl rsa -in key -pubout -out key.pub";
+    run(Command::new("/bin/sh").args(["-c", script]).current_dir(keys.path()), b"").success();
+    let token = format!(
+        "--auth-token=jwt,pub-key={0}/key.pub,priv-key={0}/key,sign-method=RS256,ttl=3s",
+        keys.path().display()
+    );
+    let server = Apiserver::shared();
+    let namespace = server.namespace();
+    let etcd = Etcd::with(Version::V36).auth().argument(token).start();
+    let host = HostFile::on(&etcd);
+    register(&host, server);
+    small_pool(&host, &namespace, 10);
+    let node = format!("{namespace}-n1");
+    server.node(&node);
+    for name in ["a", "b"] {
+        runs(server, &host, &namespace, name, &node);
+    }
+    let arguments = "--finished-after 1s --interval 10m --no-events --compact off";
+    let reaper = Reaper::start(&host, &server.kubeconfig(), arguments);
+    // The first token has ended; the second is of another revision of the users.
+    for (name, user) in [("a", None), ("b", Some("x:y"))] {
+        thread::sleep(Duration::from_secs(5));
+        if let Some(user) = user {
+            etcd.ctl(&["user", "add", user]).success();
+        }
+        has_ended(server, &namespace, name);
+        let pod = format!("{namespace}/{name}");
+        let gone = within(Duration::from_secs(60), || (leases_of(&host, &pod) == 0).then_some(()));
+        assert_eq!(gone, Some(()), "{name}: {:?}", reaper.said());
+    }
+    assert_eq!(lines_with(&reaper, "no pass: "), 0, "{:?}", reaper.said());
+    assert_eq!(reaper.stop().0, Some(0));
+}
+
 /// What a controller asks for besides what a pass does.
 pub(crate) const TO_WATCH: [(&str, &str, &str); 4] = [
     ("", "pods", "watch"),

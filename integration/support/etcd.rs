@@ -38,13 +38,13 @@ pub(crate) struct Options {
     auth: bool,
     quota: Option<u64>,
     on_disk: bool,
-    more: Vec<&'static str>,
+    more: Vec<String>,
 }
 
 impl Options {
     /// One more argument, as etcd takes it.
-    pub(crate) fn argument(mut self, argument: &'static str) -> Self {
-        self.more.push(argument);
+    pub(crate) fn argument(mut self, argument: impl Into<String>) -> Self {
+        self.more.push(argument.into());
         self
     }
 
@@ -396,7 +396,7 @@ impl Member {
                 // One member elects itself, and waits an election timeout before it does: 0.1 s instead of 1. A cluster
                 // on a busy machine must not take a late heartbeat for a death.
                 let (heartbeat, election) = if options.members == 1 { (10, 100) } else { (50, 500) };
-                arguments.extend(options.more.iter().map(|argument| (*argument).to_owned()));
+                arguments.extend(options.more.iter().cloned());
                 arguments.push(format!("--heartbeat-interval={heartbeat}"));
                 arguments.push(format!("--election-timeout={election}"));
                 if options.version == Version::V36 && !options.on_disk {
