@@ -17,7 +17,7 @@ use std::{
 
 use super::{
     port::Port,
-    process::PATIENCE,
+    process::{PATIENCE, eventually},
     wire::{Cutter, Messages, Piece, Txn},
 };
 
@@ -220,7 +220,9 @@ impl Shared {
 
     fn accept(self: Arc<Self>, port: &Port) {
         loop {
-            let listener = TcpListener::bind(("127.0.0.1", port.number())).unwrap();
+            let listener = eventually("the proxy's port to be free", || {
+                TcpListener::bind(("127.0.0.1", port.number())).ok()
+            });
             self.lock().listening = true;
             self.changed.notify_all();
             loop {
