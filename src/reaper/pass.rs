@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
+    ops::Range,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -80,8 +81,8 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
     let keep = |pod: &Pod| {
         let mut keep = false;
         for index in by_pod.leases_of(&pod.key) {
-            let plain = run.lives_plainly(&start.leases[*index].0, pod);
-            lives[*index].store(plain, Ordering::Relaxed);
+            let plain = run.lives_plainly(&start.leases[index].0, pod);
+            lives[index].store(plain, Ordering::Relaxed);
             keep |= !plain || !pod.wishes.is_empty();
         }
         keep
@@ -189,25 +190,21 @@ fn key_of(lease: &Lease) -> Option<PodKey> {
     }
 }
 
-/// The leases of a pod, by its key: a number a lease.
-struct ByPod<'a> {
-    leases: &'a [(Lease, Revision)],
-    order: Vec<usize>,
-}
+/// Where the leases of a pod stand: they come in the order of their keys, so those of one pod are neighbours.
+struct ByPod<'a>(HashMap<&'a Holder, Range<usize>>);
 
 impl<'a> ByPod<'a> {
     fn of(leases: &'a [(Lease, Revision)]) -> Self {
-        let mut order: Vec<usize> = (0..leases.len()).collect();
-        order.sort_by(|a, b| leases[*a].0.id.holder.cmp(&leases[*b].0.id.holder));
-        Self { leases, order }
+        let mut places: HashMap<&Holder, Range<usize>> = HashMap::with_capacity(leases.len());
+        for (index, (lease, _)) in leases.iter().enumerate() {
+            places.entry(&lease.id.holder).or_insert(index..index).end = index + 1;
+        }
+        Self(places)
     }
 
-    fn leases_of(&self, key: &PodKey) -> &[usize] {
+    fn leases_of(&self, key: &PodKey) -> Range<usize> {
         let holder = Holder::Pod { namespace: key.namespace.clone(), name: key.name.clone() };
-        let of = |index: &usize| &self.leases[*index].0.id.holder;
-        let from = self.order.partition_point(|index| *of(index) < holder);
-        let to = self.order.partition_point(|index| *of(index) <= holder);
-        self.order.get(from..to).unwrap_or(&[])
+        self.0.get(&holder).cloned().unwrap_or_default()
     }
 }
 
