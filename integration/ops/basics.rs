@@ -1262,3 +1262,33 @@ async fn b100_the_last_address_of_a_family_goes_and_comes_again() {
         world.audit();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn b013_a_lease_that_ends_leaves_alone_what_has_become_anothers() {
+    for end in ["DEL", "release", "another address"] {
+        let world = World::new(&[r1()]);
+        let n1 = world.node("n1");
+        let address = n1.gets("shop/x", "x1").await;
+        // A person deletes one key, and the next pod gets the address.
+        let held = keys::address(&DomainName::new("default").unwrap(), ip(&address));
+        world.store.delete(&held);
+        assert_eq!(n1.gets("shop/y", "y1").await, address);
+        let of_y = world.store.dump()[&held].clone();
+        match end {
+            "DEL" => assert!(n1.del("shop/x", "x1").await),
+            "release" => {
+                let lease = world.lease("shop/x").unwrap();
+                let outcome = world.apply_txn(&changes::give_back(&lease, true, Timestamp(1)));
+                assert!(matches!(outcome, Outcome::Applied(_)));
+            }
+            _ => {
+                world.apply(&pool("r1", &["10.0.0.0/24 10.0.0.20-10.0.0.20"]));
+                assert_eq!(n1.gets("shop/x", "x2").await, "10.0.0.20");
+            }
+        }
+        assert_eq!(world.store.dump().get(&held), Some(&of_y), "{end}");
+        assert!(!world.show().contains("R 10.0.0.10"), "{end}: {}", world.show());
+        assert!(world.show().contains("L shop/y bound 10.0.0.10"));
+        world.audit();
+    }
+}

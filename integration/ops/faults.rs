@@ -12,7 +12,7 @@ use leasehold::{
     },
     ops::{self, Added, Refusal, commit::surely},
     store::{
-        Outcome, Read, StoreError, Txn, changes,
+        Outcome, Read, StoreError, Txn, Write, changes,
         changes::Take,
         testing::{Fault, FaultyStore, On, Side},
     },
@@ -336,7 +336,7 @@ fn persons(world: &World) -> Vec<(&'static str, Txn)> {
         ("apply", changes::apply_pool(&document, &made, None, &[])),
     ];
     for (_, txn) in &mut all {
-        txn.otherwise = txn.writes.iter().map(|write| Read::Get(write.key().clone())).collect();
+        txn.otherwise = txn.writes.iter().filter_map(Write::key).cloned().map(Read::Get).collect();
     }
     all
 }
@@ -364,11 +364,10 @@ async fn each_call_of_what_a_person_does_may_fail() {
                 let end = surely(&way, &txn, Instant::now() + Duration::from_secs(5)).await;
                 world.audit();
                 let stands = |world: &World| {
-                    txn.writes.iter().all(|write| match write {
-                        leasehold::store::Write::Put(key, value) => {
-                            world.store.dump().get(key) == Some(value)
-                        }
-                        leasehold::store::Write::Delete(key) => !world.store.dump().contains_key(key),
+                    txn.writes.iter().flat_map(Write::parts).all(|write| match write {
+                        Write::Put(key, value) => world.store.dump().get(key) == Some(value),
+                        Write::Delete(key) => !world.store.dump().contains_key(key),
+                        Write::If(..) => panic!("a condition inside a condition"),
                     })
                 };
                 let text = format!("{what} {fault:?} {forever}: {end:?}");

@@ -1,5 +1,6 @@
 //! The table of transactions of the design: what each change compares and writes, to the letter. `L` lease, `A`
-//! address, `R` released, `T` attachment, `P` pool, `S` whom it serves, `F` frozen; `=r` as read, `=0` absent.
+//! address, `R` released, `T` attachment, `P` pool, `S` whom it serves, `F` frozen; `=r` as read, `=0` absent; in brackets
+//! what is done only where the address still names the lease.
 
 use std::time::Duration;
 
@@ -87,15 +88,15 @@ async fn add_take_over_with_another_address() {
     assert_eq!(
         sent(&world),
         ["A(10.0.0.20)=0 F=0 L(shop/a)=r P(p)=r R(10.0.0.20)=0 | \
-          del A(10.0.0.10) del T(a1) put A(10.0.0.20) put L(shop/a) put R(10.0.0.10) put T(a2)"]
+          [A(10.0.0.10)=own: del A(10.0.0.10), put R(10.0.0.10)] del T(a1) put A(10.0.0.20) put L(shop/a) put T(a2)"]
     );
     world.apply(&one("10.0.0.10"));
     world.store.forget();
     add(&n1, "shop/a", "a3").await;
     assert_eq!(
         sent(&world).last().unwrap(),
-        "A(10.0.0.10)=0 F=0 L(shop/a)=r P(p)=r R(10.0.0.10)=r | del A(10.0.0.20) del R(10.0.0.10) del T(a2) \
-         put A(10.0.0.10) put L(shop/a) put R(10.0.0.20) put T(a3)"
+        "A(10.0.0.10)=0 F=0 L(shop/a)=r P(p)=r R(10.0.0.10)=r | \
+         [A(10.0.0.20)=own: del A(10.0.0.20), put R(10.0.0.20)] del R(10.0.0.10) del T(a2) put A(10.0.0.10) put L(shop/a) put T(a3)"
     );
 }
 
@@ -147,7 +148,8 @@ async fn undo_and_del() {
     let added = n1.add("shop/a", "a1").await.unwrap();
     world.store.forget();
     ops::undo(&n1.context(Duration::from_secs(5)), &added).await.unwrap();
-    let released = "L(shop/a)=r | del A(10.0.0.10) del L(shop/a) del T(a1) put R(10.0.0.10)";
+    let released =
+        "L(shop/a)=r | [A(10.0.0.10)=own: del A(10.0.0.10), put R(10.0.0.10)] del L(shop/a) del T(a1)";
     assert_eq!(sent(&world), [released]);
     add(&n1, "shop/a", "a1").await;
     world.store.forget();
@@ -180,7 +182,7 @@ async fn what_the_reaper_and_a_person_do_to_a_lease() {
     let lease = world.lease("shop/a").unwrap();
     assert_eq!(
         applied(&world, &changes::give_back(&lease, true, Timestamp(5))),
-        "L(shop/a)=r | del A(10.0.0.10) del L(shop/a) del T(a1) put R(10.0.0.10)"
+        "L(shop/a)=r | [A(10.0.0.10)=own: del A(10.0.0.10), put R(10.0.0.10)] del L(shop/a) del T(a1)"
     );
     let domain = DomainName::new("default").unwrap();
     assert!(changes::forget(&domain, ip("10.0.0.10"), &released(&world, "10.0.0.10")).is_none());
@@ -228,10 +230,13 @@ async fn reserve_move_and_devices() {
     let txn = changes::move_lease(&world.lease("shop/a").unwrap(), &to, Timestamp(5)).unwrap();
     assert_eq!(
         applied(&world, &txn),
-        "L(shop/a)=r L(shop/b)=0 | del L(shop/a) put A(10.0.0.10) put L(shop/b)"
+        "A(10.0.0.10)=value L(shop/a)=r L(shop/b)=0 | del L(shop/a) put A(10.0.0.10) put L(shop/b)"
     );
     let txn = changes::give_back(&world.lease("shop/b").unwrap(), false, Timestamp(5));
-    assert_eq!(applied(&world, &txn), "L(shop/b)=r | del A(10.0.0.10) del L(shop/b) put R(10.0.0.10)");
+    assert_eq!(
+        applied(&world, &txn),
+        "L(shop/b)=r | [A(10.0.0.10)=own: del A(10.0.0.10), put R(10.0.0.10)] del L(shop/b)"
+    );
     let released = released(&world, "10.0.0.10");
     let take = Take { released: Some(released.revision), ..take };
     let txn = changes::reserve(&lease, &[take], &[]);

@@ -254,6 +254,7 @@ impl World {
             match write {
                 Write::Put(key, value) => self.store.put(&key, value),
                 Write::Delete(key) => self.store.delete(&key),
+                Write::If(..) => panic!("a pool's keys have no condition"),
             }
         }
     }
@@ -544,6 +545,18 @@ fn short(key: &Key) -> String {
     }
 }
 
+fn one(write: &Write) -> String {
+    match write {
+        Write::Put(key, _) => format!("put {}", short(key)),
+        Write::Delete(key) => format!("del {}", short(key)),
+        Write::If(compare, parts) => {
+            let Compare::Value(key, _) = compare else { panic!("{compare:?}") };
+            let parts: Vec<String> = parts.iter().map(one).collect();
+            format!("[{}=own: {}]", short(key), parts.join(", "))
+        }
+    }
+}
+
 /// A transaction as a line of the design's table.
 pub(crate) fn line(txn: &Txn) -> String {
     let mut compares: Vec<String> = txn
@@ -556,14 +569,7 @@ pub(crate) fn line(txn: &Txn) -> String {
             Compare::NoneSince(span, _) => format!("none since in {}", span.from),
         })
         .collect();
-    let mut writes: Vec<String> = txn
-        .writes
-        .iter()
-        .map(|write| match write {
-            Write::Put(key, _) => format!("put {}", short(key)),
-            Write::Delete(key) => format!("del {}", short(key)),
-        })
-        .collect();
+    let mut writes: Vec<String> = txn.writes.iter().map(one).collect();
     compares.sort();
     writes.sort();
     format!("{} | {}", compares.join(" "), writes.join(" "))

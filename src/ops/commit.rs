@@ -116,7 +116,7 @@ pub async fn surely<S: Store>(store: &S, txn: &Txn, deadline: Instant) -> Result
 /// The transaction, with an else-branch that shows whether an earlier sending of it landed.
 #[must_use]
 pub fn shown(mut txn: Txn) -> Txn {
-    txn.otherwise.extend(txn.writes.iter().map(|write| Read::Get(write.key().clone())));
+    txn.otherwise.extend(txn.writes.iter().filter_map(Write::key).cloned().map(Read::Get));
     txn
 }
 
@@ -126,13 +126,13 @@ fn own_change(txn: &Txn, snapshot: &Snapshot) -> Option<Revision> {
     let mut revision = None;
     for (index, read) in txn.otherwise.iter().enumerate() {
         let Read::Get(key) = read else { continue };
-        let Some(write) = txn.writes.iter().find(|write| write.key() == key) else { continue };
+        let Some(write) = txn.writes.iter().find(|write| write.key() == Some(key)) else { continue };
         match (write, snapshot.entry(index)) {
             (Write::Put(_, value), Some(entry)) if entry.value == *value => {
                 revision = revision.max(Some(entry.revision));
             }
             (Write::Delete(_), None) => revision = revision.max(Some(Revision::default())),
-            (Write::Put(..) | Write::Delete(_), _) => return None,
+            (Write::Put(..) | Write::Delete(_) | Write::If(..), _) => return None,
         }
     }
     // Nothing but deletions: they stand at the latest now.

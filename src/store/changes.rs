@@ -1,18 +1,18 @@
 //! The table of transactions: every change that anybody makes to leases and pools, what it compares and what it
 //! writes. Nothing else builds a [`Txn`] that writes one of these keys.
 //!
-//! L lease, A address, R released, T attachment, P pool, F frozen; `=r` as read, `=0` absent:
+//! L lease, A address, R released, T attachment, P pool, F frozen; `=r` as read, `=0` absent, `A=L` names this lease:
 //!
 //! | change | compares | writes |
 //! |---|---|---|
 //! | [`bind_new`] | L=0 F=0 P; each A=0, R=0 or =r | put L T A, del R |
 //! | [`take_over`] | L=r P | put L T, del the old T (if another key) |
-//! | [`take_over_elsewhere`] | L=r F=0 P; new A=0, R=0 or =r | put L T A R(old), del T A(old) R(new) |
+//! | [`take_over_elsewhere`] | L=r F=0 P; new A=0, R=0 or =r | put L T A, del T R(new); if A(old)=L: del A(old), put R(old) |
 //! | [`rebind`] | L=r | put L |
 //! | [`decline`] | A=0 R=r | put R with the MAC |
 //! | [`refresh_released`] | A=0 R=r | put R with the time of now |
-//! | [`unbind`] (DEL, journal, GC, undo) | L=r | sticky, reserved: put L, del T; other: del L T A, put R |
-//! | [`give_back`] (a person) | L=r | del L T A, put R |
+//! | [`unbind`] (DEL, journal, GC, undo) | L=r | sticky, reserved: put L, del T; other: del L T; if A=L: del A, put R |
+//! | [`give_back`] (a person) | L=r | del L T; if A=L: del A, put R |
 //! | [`reap`] (a verdict) | L=r | bound: as [`unbind`]; held: as [`give_back`]; always unconfirmed |
 //! | [`note`] | L=r | put L |
 //! | [`reaped`] | C=r | put C with the time of a pass |
@@ -20,7 +20,7 @@
 //! | [`reserve`] | L=0 A=0 R=0 or =r, P | put L A, del R |
 //! | [`reserve_device`] | A=0 R=0 or =r | put A, del R |
 //! | [`release_device`] | A=r | del A, put R |
-//! | [`move_lease`] (not bound) | L(from)=r L(to)=0 | put L(to) A, del L(from) |
+//! | [`move_lease`] (not bound) | L(from)=r L(to)=0 A=L(from) | put L(to) A, del L(from) |
 //! | [`freeze`] | F=0 | put F |
 //! | [`apply_pool`] | P=r or =0 | put P, serves; del serves |
 //! | [`delete_pool`] | P=r and no address of its ranges written since R | del P, serves |
@@ -102,9 +102,12 @@ impl Txn {
         }
     }
 
-    fn free(&mut self, address: &LeasedAddress, released: &Released) {
-        self.delete(address_key(address));
-        self.put(released_key(address), record::encode_released(released, None));
+    /// What a store that was mended by hand says is another's stays the other's: the lease only lists it.
+    fn free(&mut self, lease: &Lease, address: &LeasedAddress, released: &Released) {
+        let (held, free) = (address_key(address), released_key(address));
+        let own = Compare::Value(held.clone(), record::encode_pointer(&lease.id));
+        let released = record::encode_released(released, None);
+        self.writes.push(Write::If(own, vec![Write::Delete(held), Write::Put(free, released)]));
     }
 
     fn detach(&mut self, lease: &Lease) {
@@ -177,7 +180,7 @@ pub fn take_over_elsewhere(
     // The old sandbox, if one had it, was never DELed: somebody may still answer on the address that it leaves.
     let released = given_back(&old.value, old.value.bound().is_some() || old.value.unconfirmed, now);
     for gone in old.value.addresses.iter().filter(|a| !lease.addresses.iter().any(|b| same_key(a, b))) {
-        txn.free(gone, &released);
+        txn.free(&old.value, gone, &released);
     }
     txn
 }
@@ -241,7 +244,7 @@ pub fn give_back(old: &Stored<Lease>, unconfirmed: bool, now: Timestamp) -> Txn 
     txn.detach(&old.value);
     let released = given_back(&old.value, unconfirmed, now);
     for address in &old.value.addresses {
-        txn.free(address, &released);
+        txn.free(&old.value, address, &released);
     }
     txn
 }
@@ -399,7 +402,9 @@ pub fn move_lease(from: &Stored<Lease>, to: &LeaseId, now: Timestamp) -> Option<
     txn.delete(old);
     txn.put(new, record::encode_lease(&lease, Some(&from.raw)));
     for address in &lease.addresses {
-        txn.put(address_key(address), record::encode_pointer(to));
+        let held = address_key(address);
+        txn.compare(Compare::Value(held.clone(), record::encode_pointer(&from.value.id)));
+        txn.put(held, record::encode_pointer(to));
     }
     Some(txn)
 }

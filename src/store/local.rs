@@ -205,14 +205,16 @@ fn check_txn(txn: &Txn) -> Result<(), String> {
         }
     }
     let (mut written, mut bytes) = (BTreeSet::new(), 0);
-    for write in &txn.writes {
-        if !written.insert(write.key()) {
-            return Err(format!("{} is written twice in one transaction", write.key()));
+    for write in txn.writes.iter().flat_map(Write::parts) {
+        let (key, value) = match write {
+            Write::Put(key, value) => (key, value.as_slice()),
+            Write::Delete(key) => (key, &[][..]),
+            Write::If(..) => return Err("a condition inside a condition".into()),
+        };
+        if !written.insert(key) {
+            return Err(format!("{key} is written twice in one transaction"));
         }
-        bytes += write.key().as_str().len();
-        if let Write::Put(_, value) = write {
-            bytes += value.len();
-        }
+        bytes += key.as_str().len() + value.len();
     }
     if bytes > MAX_BYTES {
         return Err(format!("{bytes} bytes in one transaction, at most {MAX_BYTES} are taken"));
@@ -349,13 +351,21 @@ fn prepare(db: &Database, txn: &Txn) -> Result<ControlFlow<Outcome, (WriteTransa
         }
         let next = revision.0 + 1;
         for write in &txn.writes {
-            changed |= match write {
-                Write::Put(key, value) => {
-                    keys.insert(key.as_str(), (next, value.as_slice()))?;
-                    true
-                }
-                Write::Delete(key) => keys.remove(key.as_str())?.is_some(),
-            };
+            if let Write::If(compare, _) = write
+                && !holds(&keys, compare)?
+            {
+                continue;
+            }
+            for part in write.parts() {
+                changed |= match part {
+                    Write::Put(key, value) => {
+                        keys.insert(key.as_str(), (next, value.as_slice()))?;
+                        true
+                    }
+                    Write::Delete(key) => keys.remove(key.as_str())?.is_some(),
+                    Write::If(..) => false,
+                };
+            }
         }
         if !changed {
             return Ok(ControlFlow::Break(Outcome::Applied(revision)));

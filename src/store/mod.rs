@@ -142,14 +142,26 @@ pub enum Write {
     Put(Key, Vec<u8>),
     /// Delete a key; one that does not exist is no error.
     Delete(Key),
+    /// Puts and deletions that are left out, and nothing else, if this does not hold before the commit.
+    If(Compare, Vec<Self>),
 }
 
 impl Write {
-    /// The key it writes.
+    /// The key that is written for certain; `None` of [`Write::If`].
     #[must_use]
-    pub const fn key(&self) -> &Key {
+    pub const fn key(&self) -> Option<&Key> {
         match self {
-            Self::Put(key, _) | Self::Delete(key) => key,
+            Self::Put(key, _) | Self::Delete(key) => Some(key),
+            Self::If(..) => None,
+        }
+    }
+
+    /// The puts and deletions that it is made of, done or left out together.
+    #[must_use]
+    pub const fn parts(&self) -> &[Self] {
+        match self {
+            Self::Put(..) | Self::Delete(_) => std::slice::from_ref(self),
+            Self::If(_, writes) => writes.as_slice(),
         }
     }
 }
@@ -159,7 +171,8 @@ impl Write {
 pub struct Txn {
     /// What must hold.
     pub compares: Vec<Compare>,
-    /// What is written then. No key twice: etcd refuses a put and a delete of one key.
+    /// What is written then. No key twice: etcd refuses a put and a delete of one key. What a [`Write::If`] compares is
+    /// written by nothing but itself.
     pub writes: Vec<Write>,
     /// What is read if something compared has changed.
     pub otherwise: Vec<Read>,

@@ -178,14 +178,17 @@ impl State {
         }
         self.asked.applied += 1;
         let next = self.revision + 1;
-        for write in &txn.writes {
-            let value = match write {
-                Write::Put(_, value) => Some(value.clone()),
+        let left_out = |write: &&Write| !matches!(write, Write::If(compare, _) if !self.holds(compare));
+        let writes: Vec<&Write> = txn.writes.iter().filter(left_out).flat_map(Write::parts).collect();
+        for write in writes {
+            let (key, value) = match write {
+                Write::Put(key, value) => (key, Some(value.clone())),
                 // The deletion of what is not there is no write: the revision stays.
                 Write::Delete(key) if self.current(key).is_none() => continue,
-                Write::Delete(_) => None,
+                Write::Delete(key) => (key, None),
+                Write::If(..) => panic!("a condition inside a condition"),
             };
-            self.keys.entry(write.key().clone()).or_default().push((next, value));
+            self.keys.entry(key.clone()).or_default().push((next, value));
             self.revision = next;
         }
         Outcome::Applied(Revision(self.revision))
@@ -221,8 +224,8 @@ fn check_txn(txn: &Txn) {
     check_reads(&txn.otherwise);
     let mut written = BTreeSet::new();
     let mut bytes = 0;
-    for write in &txn.writes {
-        let key = write.key();
+    for write in txn.writes.iter().flat_map(Write::parts) {
+        let Some(key) = write.key() else { panic!("a condition inside a condition") };
         assert!(!key.as_str().is_empty(), "a write of an empty key");
         assert!(written.insert(key), "{key} is written twice in one txn, etcd refuses that");
         bytes += key.as_str().len();
@@ -829,6 +832,7 @@ macro_rules! suite {
             no_update_is_lost
             big_values
             any_bytes
+            a_part_may_have_a_condition_of_its_own
             as_many_operations_as_etcd_takes
         );
     };
@@ -1323,6 +1327,30 @@ pub mod suite {
         let snapshot = read(&*store, vec![Read::list(folder("f"))]).await;
         assert_eq!(snapshot.count(0), 60);
         assert!(snapshot.entries(0).iter().all(|entry| entry.value.len() == part.len()));
+    }
+
+    /// A condition of a part: what it guards is done or left out, and the rest is done.
+    pub async fn a_part_may_have_a_condition_of_its_own<S: Shared>(store: Arc<S>) {
+        write(&*store, vec![put("a", "mine"), put("b", "yours")]).await;
+        let given_back = |name: &str| {
+            let released = put(&format!("r/{name}"), "x");
+            Write::If(Compare::Value(key(name), b"mine".to_vec()), vec![delete(name), released])
+        };
+        let all = ["a", "b", "none"].map(given_back).into_iter().chain([put("c", "1")]).collect();
+        write(&*store, all).await;
+        for (name, value) in [
+            ("a", None),
+            ("r/a", Some("x")),
+            ("b", Some("yours")),
+            ("r/b", None),
+            ("r/none", None),
+            ("c", Some("1")),
+        ] {
+            assert_eq!(text(&*store, name).await.as_deref(), value, "{name}");
+        }
+        let before = read(&*store, vec![Read::Get(key("b"))]).await.revision;
+        write(&*store, vec![given_back("b")]).await;
+        assert_eq!(read(&*store, vec![Read::Get(key("b"))]).await.revision, before, "nothing was written");
     }
 
     /// Values are bytes, not text.

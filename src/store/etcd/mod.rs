@@ -504,6 +504,10 @@ fn write_of(prefix: &str, write: &Write) -> TxnOp {
     match write {
         Write::Put(key, value) => TxnOp::put(full(prefix, key.as_str()), value.clone(), None),
         Write::Delete(key) => TxnOp::delete(full(prefix, key.as_str()), Some(DeleteOptions::new())),
+        Write::If(compare, writes) => {
+            let writes: Vec<TxnOp> = writes.iter().map(|write| write_of(prefix, write)).collect();
+            TxnOp::txn(EtcdTxn::new().when([compare_of(prefix, compare)]).and_then(writes))
+        }
     }
 }
 
