@@ -536,7 +536,10 @@ fn roles_are_what_is_needed(version: Version) {
         if writes {
             etcd.ctl(&["role", "grant-permission", "--prefix=true", role, "read", &key]).success();
         }
-        assert!(!reaper_works(&node, &admin, &reaper), "{key} is not needed");
+        // etcd 3.4 asks for no right of what a transaction inside a transaction does.
+        let asked =
+            version == Version::V36 || !["addresses/", "released/"].iter().any(|end| key.ends_with(end));
+        assert_eq!(reaper_works(&node, &admin, &reaper), !asked, "{key} is not needed");
         make_roles(&etcd, version).success();
         assert!(reaper_works(&node, &admin, &reaper), "after {key}");
     }
