@@ -61,7 +61,7 @@ fn ageless(text: &str) -> String {
 }
 
 #[test]
-fn pools_and_leases_are_told_as_they_are() {
+fn b142_pools_and_leases_are_told_as_they_are() {
     require!(Part::Etcd(Version::V34));
     let etcd = Etcd::start(Version::V34);
     let host = site(&etcd);

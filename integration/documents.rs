@@ -573,13 +573,13 @@ fn roles_are_what_is_needed(version: Version) {
 }
 
 #[test]
-fn the_roles_are_what_is_needed_on_etcd_3_4() {
+fn b138_the_roles_are_what_is_needed_on_etcd_3_4() {
     require!(Part::Etcd(Version::V34));
     roles_are_what_is_needed(Version::V34);
 }
 
 #[test]
-fn the_roles_are_what_is_needed_on_etcd_3_6() {
+fn b138_the_roles_are_what_is_needed_on_etcd_3_6() {
     require!(Part::Etcd(Version::V36));
     roles_are_what_is_needed(Version::V36);
 }
@@ -799,4 +799,38 @@ fn what_the_documents_name_is_there() {
             assert!(path.exists(), "{document}: {link}");
         }
     }
+}
+
+/// All sources below a folder.
+fn sources(folder: &Path, text: &mut String) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, text);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            text.push_str(&fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+/// `b118b` of `b118b_a_week_in_which…`.
+fn case_id(word: &str) -> Option<&str> {
+    let number = word.strip_prefix('b')?;
+    let digits = number.trim_end_matches('b');
+    (digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some(word)
+}
+
+#[test]
+fn each_field_case_is_a_test_of_its_name() {
+    let mut text = String::new();
+    for folder in ["src", "integration"] {
+        sources(&root().join(folder), &mut text);
+    }
+    let names = text.split("fn ").skip(1).filter_map(|rest| rest.split('(').next());
+    let tests: BTreeSet<&str> = names.flat_map(|name| name.split('_').filter_map(case_id)).collect();
+    let listed = fs::read_to_string(root().join("integration/field-cases.md")).unwrap();
+    let listed = listed.lines().filter_map(|line| line.strip_prefix("- ")?.split(':').next());
+    let listed: BTreeSet<String> = listed.map(str::to_lowercase).collect();
+    assert_eq!(listed.len(), 109);
+    assert_eq!(tests, listed.iter().map(String::as_str).collect());
 }

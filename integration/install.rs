@@ -200,7 +200,7 @@ fn build(folder: &Folder, name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_fresh_node_can_lease_and_a_second_run_touches_nothing() {
+fn b140_a_fresh_node_can_lease_a_second_run_touches_nothing_and_other_settings_replace_all() {
     require!(Part::Etcd(Version::V36));
     let etcd = Etcd::with(Version::V36).tls().start();
     let machine = Machine::on(&etcd);
@@ -239,7 +239,7 @@ fn a_fresh_node_can_lease_and_a_second_run_touches_nothing() {
     all(&machine.install(&words), "unchanged");
     assert_eq!(machine.seen().keys().map(|path| inode(path)).collect::<Vec<_>>(), before);
 
-    // B140: other settings replace the host file, and nothing of the old is left in it.
+    // Other settings replace the host file, and nothing of the old is left in it.
     let again = machine.run(&format!("--cluster prod-a --node n1 --endpoints {} {words}", machine.endpoints));
     assert!(changes(&again).contains(&("config.json".into(), "replaced".into())));
     assert_eq!(machine.config().get("stateDir"), None);

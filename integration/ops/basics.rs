@@ -135,7 +135,7 @@ async fn b020_the_pods_own_lease_is_taken_over_on_its_node_unasked_also_when_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn b002_b069_a_lease_is_taken_over_from_another_node_when_the_wire_is_silent() {
+async fn b002_b053_b069_a_lease_is_taken_over_from_another_node_when_the_wire_is_silent() {
     let world = World::new(&[sticky(r1())]);
     let (n1, n2) = (world.node("n1"), world.node("n2"));
     n1.gets("shop/db-0", "c1").await;

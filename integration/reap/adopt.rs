@@ -349,7 +349,7 @@ async fn another_cluster_and_an_unknown_one_are_refused_before_anything_is_writt
 }
 
 #[tokio::test(start_paused = true)]
-async fn killed_half_way_and_run_again_it_comes_to_the_same_end() {
+async fn b137_killed_half_way_and_run_again_it_comes_to_the_same_end() {
     let scene = Scene::new();
     let whole = Scene::new();
     for n in 10..40 {

@@ -80,6 +80,20 @@ async fn b018_without_the_node_object_a_gone_pod_is_given_back_and_a_present_one
 }
 
 #[tokio::test(start_paused = true)]
+async fn b036_a_pod_that_is_being_ended_keeps_its_address_as_long_as_it_is_there() {
+    let scene = Scene::with(&[pool("lan", &["10.0.0.0/24 10.0.0.10-10.0.0.10"])]);
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    // Its preStop hook talks to the network for an hour.
+    let due = Timestamp(scene.api.state().now.0 + 3_600_000);
+    scene.change("shop/a-x7k2p", |pod| pod.deleting = Some(due));
+    assert!(passes(&scene, 3540).await.is_empty());
+    let n2 = scene.world.node("n2");
+    let refused = n2.refused(&n2.ask("shop/b-x7k2p", "B")).await;
+    assert_eq!(refused, "1 of 1 addresses of lan are taken");
+    assert!(passes(&scene, 600).await.is_empty(), "its node answers: nobody else ends it");
+}
+
+#[tokio::test(start_paused = true)]
 async fn b037_a_pod_that_shows_no_address_yet_is_kept() {
     let scene = Scene::new();
     scene.runs("shop/a-x7k2p", "A", "n1").await;

@@ -1257,7 +1257,7 @@ mod tests {
     }
 
     #[test]
-    fn point_49_cni_args() {
+    fn point_49_b117_cni_args_are_pairs_of_any_keys() {
         let add = |args: &str| caller("ADD").env("CNI_ARGS", args);
         let pod = Holder::Pod { namespace: Namespace::new("a").unwrap(), name: PodName::new("b").unwrap() };
         for args in [
@@ -1285,6 +1285,7 @@ mod tests {
         add("K8S_POD_NAMESPACE=a").fails(4, "K8S_POD_NAME is missing");
         add("K8S_POD_NAME=a;K8S_POD_NAMESPACE=").fails(4, "K8S_POD_NAMESPACE is missing");
         add("K8S_POD_NAMESPACE=a;K8S_POD_NAME=b/c").fails(4, "K8S_POD_NAME");
+        add("K8S_POD_NAMESPACE=a;K8S_POD_NAME=b\r\n").fails(4, "K8S_POD_NAME");
         add("K8S_POD_UID=a b").fails(4, "K8S_POD_UID");
         assert_eq!(add("K8S_POD_UID=a=b").attachment().uid, Some(Uid::new("a=b").unwrap()));
         let container = Holder::Container(ContainerId::new("c1").unwrap());
