@@ -232,7 +232,7 @@ fn b013_check_shows_and_mends_half_pairs() {
         seen.stdout(),
         "SEVERITY   REPAIR       NOTE\n\
          error      by hand      v1/leases/prod-a/shop/db-6/lan100/eth0 cannot be read (expected value at line 1 column 1); it is never handed out and never deleted: look at it with etcdctl, put it right or delete it\n\
-         error      repairable   10.0.0.3 is held by the lease of shop/db-3 eth0 on lan100, which is not there; `leasehold check --repair` releases the address, to be probed before its next use\n\
+         error      repairable   10.0.0.3 is held by the lease of shop/db-3 eth0 on lan100, which is not there; `leasehold check --repair` writes the lease again, which then ends as any other\n\
          error      repairable   the lease of shop/db-4 eth0 on lan100 lists 10.0.0.4, which nobody holds, so another pod could get it; `leasehold check --repair` takes it for this lease\n"
     );
     let before = etcd.dump("/leasehold/");

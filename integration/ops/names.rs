@@ -157,7 +157,10 @@ fn a_pod_with_a_random_suffix_is_never_sticky_whatever_its_length() {
             for _ in 0..20_000 {
                 let base = name(&mut dice, longest);
                 let (pod, _) = kind.pod(&mut dice, &base);
-                assert!(!is_sticky(Some(&rule), &caller(&pod), Some(true), None, &[]), "{kind:?} {pod}");
+                assert!(
+                    !is_sticky(Some(&rule), &caller(&pod).holder, Some(true), None, &[]),
+                    "{kind:?} {pod}"
+                );
             }
         }
     }
@@ -170,6 +173,6 @@ fn a_pod_of_a_statefulset_is_sticky_where_the_pool_says_so() {
     for _ in 0..20_000 {
         let base = name(&mut dice, LONGEST);
         let (pod, _) = Kind::StatefulSet.pod(&mut dice, &base);
-        assert!(is_sticky(Some(&rule), &caller(&pod), None, None, &[]), "{pod}");
+        assert!(is_sticky(Some(&rule), &caller(&pod).holder, None, None, &[]), "{pod}");
     }
 }

@@ -3,19 +3,20 @@
 use leasehold::{
     admin::check::Repair,
     domain::{
+        kubernetes::PodAddress,
         lease::{Lease, LeaseId, Released, Timestamp},
         names::ClusterName,
     },
-    pods::fake::Question,
+    pods::{ApiError, fake::Question},
     reaper::{Options, Report},
     store::{
-        Entry, Revision, changes, keys,
+        Entry, Key, Revision, changes, keys,
         record::{self, Stored},
     },
 };
 
 use super::scene::{Scene, given, key, node, uid, why};
-use crate::ops::world::{id, pool};
+use crate::ops::world::{holder, id, pool};
 
 #[tokio::test(start_paused = true)]
 async fn b009_a_pod_that_vanished_without_del_is_given_back_after_the_grace_and_not_before() {
@@ -104,40 +105,179 @@ async fn a_stateful_set_keeps_its_address_when_its_node_dies_and_a_deployment_gi
     assert!(!left.contains("L shop/web"), "{left}");
 }
 
+/// A pass that mends, and what became of each half pair, sorted. A dry run says the same before.
+async fn mends(scene: &Scene) -> Vec<(&'static str, Repair)> {
+    let found = async |dry_run| {
+        let options = Options { mend: true, dry_run, ..Options::default() };
+        let report = scene.pass_over_a_spoiled_store(options).await.unwrap();
+        let by_hand = report.mended.notes.iter().any(|(_, repair)| *repair == Repair::ByHand);
+        assert!(report.needs_a_look() || !by_hand);
+        let mut found: Vec<_> =
+            report.mended.notes.iter().map(|(note, repair)| (note.kind.as_str(), *repair)).collect();
+        found.sort_unstable_by_key(|(kind, _)| *kind);
+        found
+    };
+    let before = scene.store().dump();
+    let mut foretold = found(true).await;
+    assert_eq!(scene.store().dump(), before);
+    for (_, repair) in &mut foretold {
+        if *repair == Repair::Possible {
+            *repair = Repair::Done;
+        }
+    }
+    let done = found(false).await;
+    assert_eq!(done, foretold);
+    done
+}
+
+const LOST: [(&str, Repair); 2] =
+    [("address-without-lease", Repair::Done), ("stale-attachment", Repair::Done)];
+
+/// The record of a lease goes, by another hand.
+fn loses_its_lease(scene: &Scene, pod: &str) {
+    scene.store().delete(&keys::lease(&id(pod)));
+}
+
+fn address_of(scene: &Scene, pod: &str) -> Key {
+    let lease = scene.world.lease(pod).unwrap().value;
+    keys::address(&lease.addresses[0].domain, lease.addresses[0].address)
+}
+
 #[tokio::test(start_paused = true)]
 async fn b013_half_pairs_are_found_and_mended() {
     let scene = Scene::new();
     scene.runs("shop/a-x7k2p", "A", "n1").await;
     scene.runs("shop/b-x7k2p", "B", "n1").await;
-    let lease = scene.world.lease("shop/a-x7k2p").unwrap();
-    let address = &lease.value.addresses[0];
-    scene.store().delete(&leasehold::store::keys::address(&address.domain, address.address));
-    scene.store().delete(&leasehold::store::keys::lease(&crate::ops::world::id("shop/b-x7k2p")));
-    // Its pod lives: what it may still use is left alone, and told.
-    let options = Options { mend: true, ..Options::default() };
-    let before = scene.store().dump();
-    let report = scene.pass_over_a_spoiled_store(options).await.unwrap();
-    let outcomes = |report: &Report| -> Vec<&str> {
-        report.mended.notes.iter().map(|(_, repair)| repair.as_str()).collect()
-    };
-    let mut found = outcomes(&report);
-    found.sort_unstable();
-    assert_eq!(found, ["by hand", "by hand", "repaired"], "{:?}", report.mended);
-    assert!(report.needs_a_look());
-    // Only what was missing of the other is there again.
-    let mut after = scene.store().dump();
-    after.retain(|key, _| before.contains_key(key));
-    assert_eq!(after.len(), before.len());
-    assert!(scene.world.show().contains("A 10.0.0"), "{}", scene.world.show());
-    // Gone, but another cluster answers: nothing is believed.
+    let before = scene.world.show();
+    scene.store().delete(&address_of(&scene, "shop/a-x7k2p"));
+    loses_its_lease(&scene, "shop/b-x7k2p");
+    let all = [LOST[0], ("lease-without-address", Repair::Done), LOST[1]];
+    assert_eq!(mends(&scene).await, all);
+    assert_eq!(scene.world.show(), before);
+    // Another cluster answers: nothing is believed.
+    loses_its_lease(&scene, "shop/b-x7k2p");
     scene.vanishes("shop/b-x7k2p");
     scene.api.state().identity = uid("another");
-    let report = scene.pass_over_a_spoiled_store(options).await.unwrap();
-    assert_eq!(outcomes(&report), ["repairable", "repairable"], "{:?}", report.mended);
+    let spoiled = scene.world.show();
+    assert_eq!(mends_nothing(&scene).await, [Repair::Possible, Repair::Possible]);
+    assert_eq!(scene.world.show(), spoiled);
     scene.api.state().identity = uid("kube-system");
-    let report = scene.pass().await;
-    assert_eq!(outcomes(&report), ["repaired", "repaired"], "{:?}", report.mended);
+    // Nothing is freed by a repair: its pod is missed as any other.
+    assert_eq!(mends(&scene).await, LOST);
+    assert_eq!(scene.world.show(), before);
+    assert!(scene.gives().await.is_empty());
+    scene.wait(119).await;
+    assert!(scene.gives().await.is_empty());
+    scene.wait(2).await;
+    assert_eq!(scene.gives().await, ["shop/b-x7k2p 8"]);
     assert!(scene.world.show().contains("by shop/b-x7k2p unconfirmed"), "{}", scene.world.show());
+}
+
+/// A pass under a brake.
+async fn mends_nothing(scene: &Scene) -> Vec<Repair> {
+    let options = Options { mend: true, ..Options::default() };
+    let report: Report = scene.pass_over_a_spoiled_store(options).await.unwrap();
+    assert!(report.braked());
+    report.mended.notes.iter().map(|(_, repair)| *repair).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn b013_a_pod_that_lives_has_its_lost_lease_again() {
+    let scene = Scene::new();
+    let address = scene.runs("shop/a-x7k2p", "A", "n1").await;
+    loses_its_lease(&scene, "shop/a-x7k2p");
+    assert_eq!(mends(&scene).await, LOST);
+    scene.pass().await;
+    scene.wait(600).await;
+    assert!(scene.gives().await.is_empty());
+    // Its next sandbox takes it over, and its DEL ends it.
+    loses_its_lease(&scene, "shop/a-x7k2p");
+    assert_eq!(mends(&scene).await, LOST);
+    assert_eq!(scene.world.node("n1").gets("shop/a-x7k2p", "A2").await, address);
+    assert!(!scene.world.node("n1").del("shop/a-x7k2p", "A").await);
+    loses_its_lease(&scene, "shop/a-x7k2p");
+    assert_eq!(mends(&scene).await, LOST);
+    assert!(scene.world.node("n1").del("shop/a-x7k2p", "A2").await);
+    assert_eq!(scene.world.show(), format!("R {address} by shop/a-x7k2p"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn b013_a_static_pod_that_no_mirror_shows_keeps_its_address_without_its_lease() {
+    let scene = Scene::new();
+    scene.runs("kube-system/etcd-n1", "E", "n1").await;
+    scene.vanishes("kube-system/etcd-n1");
+    loses_its_lease(&scene, "kube-system/etcd-n1");
+    assert_eq!(mends(&scene).await, LOST);
+    scene.pass().await;
+    scene.wait(600).await;
+    let report = scene.pass().await;
+    assert!(given(&report).is_empty());
+    assert_eq!(why(&report, "kube-system/etcd-n1").unwrap().0.to_string(), "11");
+}
+
+#[tokio::test(start_paused = true)]
+async fn b013_an_address_is_not_given_away_from_a_pod_that_may_run_with_it() {
+    let scene = Scene::new();
+    scene.runs("shop/dead-x7k2p", "D", "n1").await;
+    scene.runs("shop/lives-x7k2p", "L", "n1").await;
+    let own = address_of(&scene, "shop/lives-x7k2p");
+    let contested = address_of(&scene, "shop/dead-x7k2p");
+    // While its key was lost, the other one took it; then that one's lease was lost.
+    scene.store().delete(&own);
+    scene.store().put(&contested, record::encode_pointer(&id("shop/lives-x7k2p")));
+    loses_its_lease(&scene, "shop/lives-x7k2p");
+    let before = scene.world.show();
+    let by_hand = [("address-astray", Repair::ByHand), ("stale-attachment", Repair::ByHand)];
+    assert_eq!(mends(&scene).await, by_hand);
+    // Even the store knows no container of it any more: the API knows its pod.
+    scene.store().delete(&Key::new("v1/attachments/prod/n1/lan/L/eth0"));
+    assert_eq!(mends(&scene).await, by_hand[..1]);
+    scene.api.before(|question, _| {
+        let down = || ApiError::NotReached { server: "https://api".into(), reason: "down".into() };
+        matches!(question, Question::Pod(_)).then(down)
+    });
+    assert_eq!(mends(&scene).await, by_hand[..1]);
+    scene.api.honest();
+    assert_eq!(scene.world.show(), before.replace("\nT L on n1 shop/lives-x7k2p", ""));
+    scene.vanishes("shop/lives-x7k2p");
+    assert_eq!(mends(&scene).await, [("address-astray", Repair::Done)]);
+    scene.world.audit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn b013_what_a_pod_has_moved_on_from_comes_back_while_it_lives() {
+    let scene = Scene::new();
+    let old = scene.runs("shop/a-x7k2p", "A", "n1").await;
+    loses_its_lease(&scene, "shop/a-x7k2p");
+    let new = scene.world.node("n1").gets("shop/a-x7k2p", "A2").await;
+    assert_ne!(old, new);
+    // But not what it runs with, as its API says.
+    scene.change("shop/a-x7k2p", |pod| {
+        pod.addresses = vec![PodAddress { address: old.parse().unwrap(), attachment: None }];
+    });
+    let half = |kept| [("address-not-listed", kept), ("stale-attachment", Repair::Done)];
+    assert_eq!(mends(&scene).await, half(Repair::ByHand));
+    scene.change("shop/a-x7k2p", |pod| pod.addresses.clear());
+    assert_eq!(mends(&scene).await, half(Repair::Done)[..1]);
+    scene.world.audit();
+    let left = scene.world.show();
+    assert!(left.contains(&format!("R {old} by shop/a-x7k2p unconfirmed")), "{left}");
+    assert!(left.contains(&format!("L shop/a-x7k2p bound {new} A2")), "{left}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn b013_a_container_without_a_pod_has_its_lost_lease_again() {
+    let scene = Scene::new();
+    let n1 = scene.world.node("n1");
+    let mut ask = n1.ask("shop/tool", "tool");
+    ask.caller.holder = holder("_/tool");
+    n1.run(&ask).await.unwrap();
+    let tool = LeaseId { holder: holder("_/tool"), ..id("shop/tool") };
+    scene.store().delete(&keys::lease(&tool));
+    assert_eq!(mends(&scene).await, LOST);
+    assert_eq!(why(&scene.pass().await, "_/tool").unwrap().0.to_string(), "13a");
+    n1.try_del(None, "tool").await.unwrap();
+    assert!(!scene.world.show().contains("L _/tool"), "{}", scene.world.show());
 }
 
 /// A pod of another cluster of the same store, with its lease.

@@ -1,12 +1,26 @@
 //! The audit of a store, and what mends it.
 
-use super::{Error, Sent, read::Contents, send};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    net::IpAddr,
+};
+
+use super::{
+    Error, Sent,
+    leases::{closeness, serves_of},
+    read::Contents,
+    send,
+};
 use crate::{
     domain::{
-        audit::{Kind, Note},
-        lease::Timestamp,
+        addr::Family,
+        audit::{Attachment, Kind, Note, Place, Subject},
+        lease::{AddressHolder, Binding, Holder, Lease, LeaseId, LeasedAddress, Stamp, Timestamp},
+        names::DomainName,
+        pool::{Networks, Pool, Serve},
+        select::is_sticky,
     },
-    store::{Store, Txn, keys, repairs},
+    store::{Compare, Key, Revision, Store, Txn, keys, repairs},
 };
 
 /// What became of a note.
@@ -35,69 +49,293 @@ impl Repair {
     }
 }
 
-/// The transaction that mends a note; `None` where only a person can decide.
+/// A note in words: what is wrong, and what mends it, did, or must be done.
 #[must_use]
-pub fn plan(note: &Note, contents: &Contents, now: Timestamp) -> Option<Txn> {
-    let at = |key| contents.revision_of(&key);
-    match &note.kind {
-        Kind::AddressWithoutLease { place, lease } | Kind::AddressNotListed { place, lease } => {
-            let held = at(keys::address(&place.domain, place.address))?;
-            let released = at(keys::released(&place.domain, place.address));
-            Some(repairs::free_address(place, held, lease, at(keys::lease(lease)), released, now))
+pub fn text(note: &Note, repair: Repair) -> String {
+    match (repair, note.kind.remedy()) {
+        (Repair::Done, Some(remedy)) => format!("{}; the repair {remedy}", note.kind.finding()),
+        (Repair::Possible | Repair::Changed, Some(_)) => note.to_string(),
+        (Repair::ByHand, _) | (_, None) => format!("{}; {}", note.kind.finding(), note.kind.advice()),
+    }
+}
+
+/// What mends the notes of a store: its contents, laid out by lease.
+///
+/// Nothing here frees what a pod may use. A lease that is lost is written again from the keys that name it, and then ends
+/// as any other: by its container, or by a verdict with all its proofs. An address that its lease does not list is
+/// released only if an ADD has come after it, which would have released it, too.
+#[derive(Debug)]
+pub struct Plans<'a> {
+    contents: &'a Contents,
+    now: Timestamp,
+    leases: HashMap<&'a LeaseId, &'a Lease>,
+    listed: HashSet<(&'a DomainName, IpAddr)>,
+    /// The addresses, and the attachments, that name a lease, be it there or not.
+    held: HashMap<&'a LeaseId, Vec<&'a Place>>,
+    pointing: HashMap<&'a LeaseId, Vec<&'a Attachment>>,
+    serves: BTreeSet<Serve>,
+    /// What became of the leases that were to be written again: several notes are of one.
+    restored: HashMap<LeaseId, Repair>,
+}
+
+impl<'a> Plans<'a> {
+    /// The plans for these contents.
+    #[must_use]
+    pub fn new(contents: &'a Contents, now: Timestamp) -> Self {
+        let all = &contents.everything;
+        let mut held: HashMap<&LeaseId, Vec<&Place>> = HashMap::new();
+        for (place, holder) in &all.addresses {
+            if let AddressHolder::Lease(id) = holder {
+                held.entry(id).or_default().push(place);
+            }
         }
-        Kind::AddressAstray { place, lease, named } => {
-            let held = at(keys::address(&place.domain, place.address))?;
-            let released = at(keys::released(&place.domain, place.address));
-            let named = (named, at(keys::lease(named)));
-            Some(repairs::give_address(place, held, (lease, at(keys::lease(lease))?), named, released))
+        let bound = |lease: &'a Lease| Some((Attachment::of(&lease.id, lease.bound()?), &lease.id));
+        let bound: HashMap<Attachment, &LeaseId> = all.leases.iter().filter_map(bound).collect();
+        let mut pointing: HashMap<&LeaseId, Vec<&Attachment>> = HashMap::new();
+        for (attachment, id) in &all.attachments {
+            // What another lease is bound by says nothing of this one.
+            if bound.get(attachment).is_none_or(|owner| *owner == id) {
+                pointing.entry(id).or_default().push(attachment);
+            }
         }
-        Kind::LeaseWithoutAddress { lease, place } => {
-            let released = at(keys::released(&place.domain, place.address));
-            Some(repairs::take_address(lease, at(keys::lease(lease))?, place, released))
+        let listed = |lease: &'a Lease| lease.addresses.iter().map(|a| (&a.domain, a.address));
+        Self {
+            contents,
+            now,
+            leases: all.leases.iter().map(|lease| (&lease.id, lease)).collect(),
+            listed: all.leases.iter().flat_map(listed).collect(),
+            held,
+            pointing,
+            serves: serves_of(&all.pools),
+            restored: HashMap::new(),
         }
-        Kind::LeaseWithoutAttachment { lease, attachment } => {
-            Some(repairs::attach(lease, at(keys::lease(lease))?, attachment))
+    }
+
+    /// The transaction that mends a note; `None` where only a person can decide.
+    #[must_use]
+    pub fn of(&self, note: &Note) -> Option<Txn> {
+        let at = |key| self.contents.revision_of(&key);
+        match &note.kind {
+            Kind::AddressWithoutLease { lease, .. } => self.restore(lease),
+            Kind::AddressNotListed { place, lease } => {
+                let held = at(keys::address(&place.domain, place.address))?;
+                let released = at(keys::released(&place.domain, place.address));
+                let moved_on = self.attached_at(self.leases.get(lease)?).is_some_and(|then| then > held);
+                let lease_at = at(keys::lease(lease))?;
+                moved_on.then(|| repairs::free_address(place, held, lease, lease_at, released, self.now))
+            }
+            Kind::AddressAstray { place, lease, named } => {
+                let held = at(keys::address(&place.domain, place.address))?;
+                let released = at(keys::released(&place.domain, place.address));
+                let other = (named, at(keys::lease(named)));
+                let certain = match self.leases.get(named) {
+                    Some(named) => self.is_whole(named),
+                    None => !self.pointing.contains_key(named),
+                };
+                let lease = (lease, at(keys::lease(lease))?);
+                certain.then(|| repairs::give_address(place, held, lease, other, released))
+            }
+            Kind::LeaseWithoutAddress { lease, place } => {
+                let released = at(keys::released(&place.domain, place.address));
+                Some(repairs::take_address(lease, at(keys::lease(lease))?, place, released))
+            }
+            Kind::LeaseWithoutAttachment { lease, attachment } => {
+                // Its container is in doubt if another one's attachment names it, too.
+                let certain = !self.pointing.contains_key(lease);
+                let read = at(keys::lease(lease))?;
+                certain.then(|| repairs::attach(lease, read, attachment))
+            }
+            Kind::StaleAttachment { attachment, lease } => {
+                if self.restored_by(note).is_some() {
+                    return self.restore(lease);
+                }
+                let certain = self.leases.get(lease).is_none_or(|lease| self.is_whole(lease));
+                let read = at(repairs::attachment_key(attachment))?;
+                certain.then(|| repairs::detach(attachment, read, lease, at(keys::lease(lease))))
+            }
+            Kind::AttachmentAstray { attachment, lease, named } => {
+                let read = at(repairs::attachment_key(attachment))?;
+                let named = (named, at(keys::lease(named)));
+                Some(repairs::give_attachment(attachment, read, (lease, at(keys::lease(lease))?), named))
+            }
+            Kind::HeldAndReleased { place } => {
+                let held = at(keys::address(&place.domain, place.address))?;
+                let released = at(keys::released(&place.domain, place.address))?;
+                // A released key that cannot be read is never deleted.
+                let readable = self.contents.everything.released.iter().any(|(other, _)| other == place);
+                readable.then(|| repairs::drop_released(place, held, released))
+            }
+            Kind::ServeNotIndexed { serve, pool } => Some(repairs::index(serve, pool, at(keys::pool(pool))?)),
+            Kind::ServeStale { serve, pool } => {
+                let read = at(keys::serve(serve, pool))?;
+                Some(repairs::unindex(serve, pool, read, at(keys::pool(pool))))
+            }
+            Kind::AddressOfAnother { .. }
+            | Kind::AddressTwice { .. }
+            | Kind::TwoOfAFamily { .. }
+            | Kind::OutsidePool { .. }
+            | Kind::PoolGone { .. }
+            | Kind::OtherDomain { .. }
+            | Kind::StickyContainer { .. }
+            | Kind::Unreadable { .. }
+            | Kind::Newer { .. } => None,
         }
-        Kind::StaleAttachment { attachment, lease } => {
-            let read = at(repairs::attachment_key(attachment))?;
-            Some(repairs::detach(attachment, read, lease, at(keys::lease(lease))))
+    }
+
+    /// Is the lease there?
+    #[must_use]
+    pub fn has(&self, id: &LeaseId) -> bool {
+        self.leases.contains_key(id)
+    }
+
+    /// Is the lease of this pod gone, and every address that named it? Of a container without a pod nobody asks.
+    #[must_use]
+    pub fn is_lost(&self, id: &LeaseId) -> bool {
+        !self.has(id) && !self.held.contains_key(id) && matches!(id.holder, Holder::Pod { .. })
+    }
+
+    /// The lease that the repair of this note writes again.
+    #[must_use]
+    pub fn restored_by<'n>(&self, note: &'n Note) -> Option<&'n LeaseId> {
+        if let Kind::AddressWithoutLease { lease, .. } = &note.kind {
+            return Some(lease);
         }
-        Kind::AttachmentAstray { attachment, lease, named } => {
-            let read = at(repairs::attachment_key(attachment))?;
-            let named = (named, at(keys::lease(named)));
-            Some(repairs::give_attachment(attachment, read, (lease, at(keys::lease(lease))?), named))
+        // What says on which node an address may be in use is kept as long as that address names the lease.
+        let Kind::StaleAttachment { lease, .. } = &note.kind else { return None };
+        (!self.has(lease) && self.held.contains_key(lease)).then_some(lease)
+    }
+
+    /// Mends what the note says, if that can be mended.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn mend<S: Store>(&mut self, store: &S, note: &Note) -> Result<Repair, Error> {
+        let restores = self.restored_by(note);
+        if let Some(known) = restores.and_then(|id| self.restored.get(id)) {
+            return Ok(*known);
         }
-        Kind::HeldAndReleased { place } => {
-            let held = at(keys::address(&place.domain, place.address))?;
-            let released = at(keys::released(&place.domain, place.address))?;
-            // A released key that cannot be read is never deleted.
-            let readable = contents.everything.released.iter().any(|(other, _)| other == place);
-            readable.then(|| repairs::drop_released(place, held, released))
+        let Some(txn) = self.of(note) else { return Ok(Repair::ByHand) };
+        let repair = match send(store, &txn).await? {
+            Sent::Applied(_) => Repair::Done,
+            Sent::Conflict => Repair::Changed,
+        };
+        if let Some(id) = restores {
+            self.restored.insert(id.clone(), repair);
         }
-        Kind::ServeNotIndexed { serve, pool } => Some(repairs::index(serve, pool, at(keys::pool(pool))?)),
-        Kind::ServeStale { serve, pool } => {
-            let read = at(keys::serve(serve, pool))?;
-            Some(repairs::unindex(serve, pool, read, at(keys::pool(pool))))
+        Ok(repair)
+    }
+
+    /// When the container that has the lease was attached.
+    fn attached_at(&self, lease: &Lease) -> Option<Revision> {
+        let own = Attachment::of(&lease.id, lease.bound()?);
+        self.pointing.get(&lease.id)?.contains(&&own).then_some(())?;
+        self.contents.revision_of(&repairs::attachment_key(&own))
+    }
+
+    /// Is its container the one that the store has attached, or has it none?
+    fn is_whole(&self, lease: &Lease) -> bool {
+        lease.bound().is_none() || self.attached_at(lease).is_some()
+    }
+
+    /// Writes a lease again from what still names it. It is bound by the newest attachment, so that its DEL ends it, else
+    /// held, as an adopted one: a verdict ends that with its pod.
+    fn restore(&self, id: &LeaseId) -> Option<Txn> {
+        let at = |key: Key| self.contents.revision_of(&key);
+        let mut held: Vec<(&Place, Revision)> = Vec::new();
+        for place in self.held.get(id)? {
+            if !self.listed.contains(&(&place.domain, place.address)) {
+                held.push((place, at(keys::address(&place.domain, place.address))?));
+            }
         }
-        Kind::AddressOfAnother { .. }
-        | Kind::AddressTwice { .. }
-        | Kind::TwoOfAFamily { .. }
-        | Kind::OutsidePool { .. }
-        | Kind::PoolGone { .. }
-        | Kind::OtherDomain { .. }
-        | Kind::StickyContainer { .. }
-        | Kind::Unreadable { .. }
-        | Kind::Newer { .. } => None,
+        // Of a family what was written last, and all that was written with it: the pod has moved on from the rest.
+        let newest = |(place, _): &(&Place, Revision)| {
+            let family = Family::of(place.address);
+            held.iter().filter(|(other, _)| Family::of(other.address) == family).map(|(_, at)| *at).max()
+        };
+        let mut kept: Vec<(&Place, Revision)> =
+            held.iter().copied().filter(|one| newest(one) == Some(one.1)).collect();
+        kept.sort_by_key(|(place, _)| (place.address.is_ipv6(), place.address));
+        let mut addresses = Vec::new();
+        let mut pools: Vec<&Pool> = Vec::new();
+        for (place, _) in &kept {
+            let pool = self.pool_of(id, place).ok()?;
+            pools.extend(pool);
+            let pool = pool.map(|pool| pool.name().clone());
+            addresses.push(LeasedAddress { address: place.address, domain: place.domain.clone(), pool });
+        }
+        let mut compares = Vec::new();
+        for pool in &pools {
+            let key = keys::pool(pool.name());
+            let compare = Compare::Unchanged(key.clone(), at(key)?);
+            if !compares.contains(&compare) {
+                compares.push(compare);
+            }
+        }
+        let is_own = |attachment: &Attachment| {
+            let Attachment { cluster, network, ifname, .. } = attachment;
+            (cluster, network, ifname) == (&id.cluster, &id.network, &id.ifname)
+        };
+        let mut attachments: Vec<(&Attachment, Revision)> = Vec::new();
+        for attachment in self.pointing.get(id).into_iter().flatten().filter(|one| is_own(one)) {
+            attachments.push((attachment, at(repairs::attachment_key(attachment))?));
+        }
+        let stamp = attachments.iter().max_by_key(|(_, at)| *at).map(|(attachment, _)| Stamp {
+            container: attachment.container.clone(),
+            node: attachment.node.clone(),
+            uid: None,
+            boot: None,
+            boot_clock: 0,
+            at: self.now,
+        });
+        let first = pools.first().copied();
+        let lease = Lease {
+            sticky: is_sticky(first, &id.holder, None, None, &[]),
+            id: id.clone(),
+            addresses,
+            unconfirmed: stamp.is_none(),
+            binding: stamp.map_or(Binding::Idle(None), Binding::Bound),
+            since: self.now,
+            created: self.now,
+            reserved: false,
+            seen: None,
+        };
+        let held: Vec<Revision> = kept.iter().map(|(_, at)| *at).collect();
+        (!held.is_empty()).then(|| repairs::restore(&lease, &held, &attachments, &compares))
+    }
+
+    /// The pool that would lease the address to this holder, else any that has it; `None`: of inline ranges, or of a pool
+    /// that is gone.
+    ///
+    /// # Errors
+    /// It may be of a pool that cannot be read.
+    fn pool_of(&self, id: &LeaseId, place: &Place) -> Result<Option<&'a Pool>, ()> {
+        let all = &self.contents.everything;
+        let named = |networks: &Networks| match networks {
+            Networks::Every => true,
+            Networks::Named(names) => names.contains(&id.network),
+        };
+        let fits = |pool: &&Pool| {
+            *pool.domain() == place.domain
+                && named(pool.networks())
+                && (pool.clusters().is_empty() || pool.clusters().contains(&id.cluster))
+                && pool.range_of(place.address).is_some()
+        };
+        let rank = |pool: &&'a Pool| {
+            let close = closeness(pool, &id.holder, &self.serves).unwrap_or(u8::MAX);
+            (close, pool.priority(), pool.name())
+        };
+        let found = all.pools.iter().filter(fits).min_by_key(rank);
+        let unknown = all.unreadable.iter().any(|record| matches!(record.subject, Subject::Pool(_)));
+        if found.is_none() && unknown { Err(()) } else { Ok(found) }
     }
 }
 
 /// What can be mended, without mending it.
 #[must_use]
 pub fn preview(notes: &[Note], contents: &Contents, now: Timestamp) -> Vec<Repair> {
-    notes
-        .iter()
-        .map(|note| if plan(note, contents, now).is_some() { Repair::Possible } else { Repair::ByHand })
-        .collect()
+    let plans = Plans::new(contents, now);
+    let can = |note| if plans.of(note).is_some() { Repair::Possible } else { Repair::ByHand };
+    notes.iter().map(can).collect()
 }
 
 /// Mends what can be mended. Each repair compares all that its note rests on.
@@ -110,15 +348,10 @@ pub async fn repair<S: Store>(
     contents: &Contents,
     now: Timestamp,
 ) -> Result<Vec<Repair>, Error> {
+    let mut plans = Plans::new(contents, now);
     let mut out = Vec::with_capacity(notes.len());
     for note in notes {
-        out.push(match plan(note, contents, now) {
-            None => Repair::ByHand,
-            Some(txn) => match send(store, &txn).await? {
-                Sent::Applied(_) => Repair::Done,
-                Sent::Conflict => Repair::Changed,
-            },
-        });
+        out.push(plans.mend(store, note).await?);
     }
     Ok(out)
 }

@@ -719,7 +719,7 @@ pub async fn release<S: Store>(
     if let Some((place, id)) = found.orphans.first() {
         return Err(Error::refused(
             format!("{place} is held by the lease of {id}, which is not there"),
-            "`leasehold check --repair` releases it",
+            "`leasehold check --repair` writes that lease again; then it can be released",
         ));
     }
     if let (true, Some(record)) = (found.leases.is_empty(), found.unreadable.first()) {

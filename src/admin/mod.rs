@@ -212,7 +212,7 @@ mod tests {
         domain::{
             addr::Family,
             audit::audit,
-            lease::{Holder, Stamp, Timestamp},
+            lease::{Holder, LeaseId, Stamp, Timestamp},
             names::{ContainerId, IfName, NodeName, PoolName, StoreId, Uid},
         },
         store::{
@@ -584,9 +584,86 @@ mod tests {
         let after = read_everything(&store).await.unwrap();
         let left: Vec<&str> = audit(&after.everything).iter().map(|n| n.kind.as_str()).collect();
         assert_eq!(left, ["address-of-another", "newer"]);
-        let released = after.everything.released.iter().find(|(p, _)| p.address.to_string() == "10.0.0.7");
-        assert!(released.unwrap().1.unconfirmed);
+        // Nothing was freed: the lease is there again, bound by the container that the store knows of it.
+        let lease = after.everything.leases.iter().find(|lease| lease.id == ghost).unwrap();
+        let bound = lease.bound().map(|stamp| (stamp.container.as_str(), stamp.node.as_str()));
+        assert_eq!(bound, Some(("c9", "n1")));
+        assert_eq!(lease.addresses[0].pool, Some(PoolName::new("shop-db").unwrap()));
+        assert!(lease.sticky && !lease.unconfirmed);
         assert!(!check::preview(&notes, &after, NOW).contains(&Repair::Done));
+    }
+
+    /// Mends, and says what became of each note.
+    async fn mended(store: &MemoryStore) -> Vec<String> {
+        let contents = read_everything(store).await.unwrap();
+        let notes = audit(&contents.everything);
+        let repairs = check::repair(store, &notes, &contents, NOW).await.unwrap();
+        notes.iter().zip(&repairs).map(|(n, r)| format!("{} {}", n.kind.as_str(), r.as_str())).collect()
+    }
+
+    /// The keys of an attachment, and of an address, that name a lease.
+    fn names(store: &MemoryStore, container: Option<&str>, address: &str, lease: &str) -> LeaseId {
+        let id = keys::parse_lease_path(lease).unwrap();
+        let domain = crate::domain::names::DomainName::new("default").unwrap();
+        store.put(&keys::address(&domain, address.parse().unwrap()), record::encode_pointer(&id));
+        if let Some(container) = container {
+            let key = Key::new(format!("v1/attachments/prod/n1/lan/{container}/eth0"));
+            store.put(&key, record::encode_pointer(&id));
+        }
+        id
+    }
+
+    #[tokio::test]
+    async fn b013_a_lost_lease_is_written_again_from_what_names_it() {
+        let store = stocked().await;
+        // It had both families; its pod has moved on from 10.0.0.6 and c6, and a container without a pod has another.
+        names(&store, Some("c6"), "10.0.0.6", "prod/shop/web-x7k2p/lan/eth0");
+        names(&store, None, "fd00::7", "prod/shop/web-x7k2p/lan/eth0");
+        let id = names(&store, Some("c7"), "10.0.0.7", "prod/shop/web-x7k2p/lan/eth0");
+        let tool = names(&store, None, "10.0.0.8", "prod/_/tool/lan/eth0");
+        assert!(mended(&store).await.iter().all(|line| line.ends_with(" repaired")));
+        let leases = read_everything(&store).await.unwrap().everything.leases;
+        let lease = leases.iter().find(|lease| lease.id == id).unwrap();
+        let addresses: Vec<String> = lease.addresses.iter().map(|a| a.address.to_string()).collect();
+        assert_eq!(addresses, ["10.0.0.7", "fd00::7"]);
+        assert_eq!(lease.bound().unwrap().container.as_str(), "c7");
+        assert!(!lease.sticky);
+        let tool = leases.iter().find(|lease| lease.id == tool).unwrap();
+        assert!(tool.bound().is_none() && tool.unconfirmed && !tool.sticky);
+        // What it has moved on from is given back as by the ADD that moved on.
+        assert_eq!(mended(&store).await, ["address-not-listed repaired"]);
+        let after = read_everything(&store).await.unwrap().everything;
+        assert_eq!(audit(&after), []);
+        let released = after.released.iter().find(|(p, _)| p.address.to_string() == "10.0.0.6");
+        assert!(released.unwrap().1.unconfirmed);
+    }
+
+    #[tokio::test]
+    async fn b013_what_may_be_in_use_is_left_to_a_person() {
+        let store = stocked().await;
+        // Was db-0's record put back from an old copy, while its pod runs as c5?
+        store.delete(&Key::new("v1/attachments/prod/n1/lan/c1/eth0"));
+        names(&store, Some("c5"), "10.0.0.5", "prod/shop/db-0/lan/eth0");
+        let before = store.dump();
+        let left =
+            ["address-not-listed by hand", "lease-without-attachment by hand", "stale-attachment by hand"];
+        assert_eq!(mended(&store).await, left);
+        // db-7 runs with the address that db-1 lists, and its own lease is lost.
+        names(&store, Some("c7"), "10.0.0.2", "prod/shop/db-7/lan/eth0");
+        let mut found = mended(&store).await;
+        found.retain(|line| !left.contains(&line.as_str()));
+        assert_eq!(found, ["address-astray by hand"]);
+        let after = store.dump();
+        assert!(before.keys().all(|key| after.contains_key(key)));
+        assert!(after.contains_key(&Key::new("v1/attachments/prod/n1/lan/c7/eth0")));
+    }
+
+    #[tokio::test]
+    async fn b013_a_lease_is_not_written_again_while_its_pool_cannot_be_read() {
+        let store = stocked().await;
+        names(&store, None, "10.0.0.7", "prod/shop/db-7/lan/eth0");
+        store.put(&keys::pool(&PoolName::new("shop-db").unwrap()), "{");
+        assert!(mended(&store).await.contains(&"address-without-lease by hand".to_owned()));
     }
 
     #[tokio::test]

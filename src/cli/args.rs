@@ -127,7 +127,7 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Audits the store: every invariant, every record
     #[command(
-        after_help = "Examples:\n  leasehold check\n  leasehold check --repair --dry-run\n  leasehold check --repair\n  leasehold check --against-pods --cluster prod-a\n\n--repair mends what has one right answer: half pairs, stale attachments, the index of pools.\nIt never touches what it cannot read, and never decides between two holders of an address.\n--against-pods asks the Kubernetes API which addresses pods run with: those without a lease may be given to\nanother pod (`leasehold adopt`).\nExit status 3: something is left to look at."
+        after_help = "Examples:\n  leasehold check\n  leasehold check --repair --dry-run\n  leasehold check --repair\n  leasehold check --against-pods --cluster prod-a\n\n--repair mends what has one right answer: half pairs, stale attachments, the index of pools.\nIt never touches what it cannot read, never decides between two holders of an address, and frees nothing that a\npod may use: a lost lease is written again, and the reaper judges it.\n--against-pods asks the Kubernetes API which addresses pods run with: those without a lease may be given to\nanother pod (`leasehold adopt`).\nExit status 3: something is left to look at."
     )]
     Check(Check),
     /// The clusters that may lease

@@ -411,12 +411,12 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
         .iter()
         .zip(&repairs)
         .map(|(note, repair)| ListRow {
-            cells: vec![note.severity.as_str().into(), repair.as_str().into(), note.to_string()],
+            cells: vec![note.severity.as_str().into(), repair.as_str().into(), check::text(note, *repair)],
             name: format!("note/{}", note.kind.as_str()),
             json: json!({
                 "severity": note.severity.as_str(),
                 "kind": note.kind.as_str(),
-                "text": note.to_string(),
+                "text": check::text(note, *repair),
                 "repair": repair.as_str(),
             }),
         })
@@ -424,8 +424,8 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
     let differences = against.as_ref().map_or(&[][..], |against| &against.differences);
     rows.extend(differences.iter().map(adopt::difference));
     let left = !differences.is_empty() || repairs.iter().any(|repair| *repair != check::Repair::Done);
-    for (note, _) in notes.iter().zip(&repairs).filter(|(_, repair)| **repair == check::Repair::Done) {
-        site.trail.by_hand("store.repaired", note.kind.as_str(), &[], &note.to_string());
+    for (note, repair) in notes.iter().zip(&repairs).filter(|(_, repair)| **repair == check::Repair::Done) {
+        site.trail.by_hand("store.repaired", note.kind.as_str(), &[], &check::text(note, *repair));
     }
     say(&counted);
     if let Some(against) = &against {

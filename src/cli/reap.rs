@@ -29,7 +29,7 @@ use super::{
     render::{self, Column, say, text, wide},
 };
 use crate::{
-    admin::check::Repair,
+    admin::check,
     domain::{
         lease::Holder,
         names::{ClusterName, Namespace},
@@ -436,7 +436,7 @@ fn document(cluster: &ClusterName, options: Options, report: &Report, items: Vec
         "brakes": report.brakes.iter()
             .map(|brake| json!({"brake": brake.label(), "text": brake.to_string()})).collect::<Vec<_>>(),
         "mended": report.mended.notes.iter()
-            .map(|(note, repair)| json!({"text": note.to_string(), "repair": repair.as_str()})).collect::<Vec<_>>(),
+            .map(|(note, repair)| json!({"text": check::text(note, *repair), "repair": repair.as_str()})).collect::<Vec<_>>(),
         "forgotten": report.forgotten,
         "troubles": report.troubles,
         "items": items,
@@ -457,8 +457,7 @@ fn talk(options: Options, report: &Report) {
         say(&format!("warning: {key} cannot be read, and is kept: {why}"));
     }
     for (note, repair) in &report.mended.notes {
-        let left = if *repair == Repair::ByHand { " (its pod lives, or may: left alone)" } else { "" };
-        say(&format!("{}: {note}{left}", repair.as_str()));
+        say(&format!("{}: {}", repair.as_str(), check::text(note, *repair)));
     }
     if report.mended.too_many {
         say(

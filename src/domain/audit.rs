@@ -241,90 +241,148 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Note {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const REPAIR: &str = "`leasehold check --repair`";
-        match &self.kind {
-            Kind::AddressWithoutLease { place, lease } => write!(
-                f,
-                "{place} is held by the lease of {lease}, which is not there; {REPAIR} releases the address, to be probed before its next use"
+impl Kind {
+    /// What is wrong, without what to do.
+    #[must_use]
+    pub fn finding(&self) -> String {
+        match self {
+            Self::AddressWithoutLease { place, lease } => {
+                format!("{place} is held by the lease of {lease}, which is not there")
+            }
+            Self::AddressNotListed { place, lease } => {
+                format!("{place} is held by the lease of {lease}, which does not list it")
+            }
+            Self::AddressAstray { place, lease, named } => format!(
+                "{place} is held by the lease of {named}, which does not have it, while the lease of {lease} does"
             ),
-            Kind::AddressNotListed { place, lease } => write!(
-                f,
-                "{place} is held by the lease of {lease}, which does not list it; {REPAIR} releases the address, to be probed before its next use"
-            ),
-            Kind::AddressAstray { place, lease, named } => write!(
-                f,
-                "{place} is held by the lease of {named}, which does not have it; the lease of {lease} does, and {REPAIR} gives it the key"
-            ),
-            Kind::LeaseWithoutAddress { lease, place } => write!(
-                f,
-                "the lease of {lease} lists {place}, which nobody holds, so another pod could get it; {REPAIR} takes it for this lease"
-            ),
-            Kind::AddressOfAnother { lease, place, holder } => {
+            Self::LeaseWithoutAddress { lease, place } => {
+                format!("the lease of {lease} lists {place}, which nobody holds, so another pod could get it")
+            }
+            Self::AddressOfAnother { lease, place, holder } => {
                 let holder = match holder {
                     AddressHolder::Lease(other) => format!("the lease of {other}"),
                     AddressHolder::Device { reason, .. } => format!("a device ({reason})"),
                 };
-                write!(
-                    f,
-                    "the lease of {lease} lists {place}, which {holder} holds; find out who uses it, then end the wrong lease: `leasehold lease release`"
-                )
+                format!("the lease of {lease} lists {place}, which {holder} holds")
             }
-            Kind::AddressTwice { lease, place } => write!(
-                f,
-                "the lease of {lease} lists {place} twice; end it when its pod may restart: `leasehold lease release`"
-            ),
-            Kind::TwoOfAFamily { lease, family } => write!(
-                f,
-                "the lease of {lease} has two {family} addresses out of pools; end it when its pod may restart: `leasehold lease release`"
-            ),
-            Kind::LeaseWithoutAttachment { lease, attachment } => write!(
-                f,
-                "the lease of {lease} is bound without its attachment ({attachment}), so garbage collection cannot see it; {REPAIR} writes it"
-            ),
-            Kind::StaleAttachment { attachment, lease } => write!(
-                f,
-                "attachment {attachment} names the lease of {lease}, which is not bound by it; {REPAIR} deletes it"
-            ),
-            Kind::AttachmentAstray { attachment, lease, named } => write!(
-                f,
-                "attachment {attachment} names the lease of {named}, but that of {lease} is bound by it; {REPAIR} puts it right"
-            ),
-            Kind::HeldAndReleased { place } => {
-                write!(f, "{place} is held and released; {REPAIR} deletes the released key")
+            Self::AddressTwice { lease, place } => format!("the lease of {lease} lists {place} twice"),
+            Self::TwoOfAFamily { lease, family } => {
+                format!("the lease of {lease} has two {family} addresses out of pools")
             }
-            Kind::OutsidePool { lease, place, pool } => write!(
-                f,
-                "the lease of {lease} has {place}, which pool {pool} does not give out now; it stays until the pod's next start, which gets another address"
+            Self::LeaseWithoutAttachment { lease, attachment } => format!(
+                "the lease of {lease} is bound without its attachment ({attachment}), so garbage collection cannot see it"
             ),
-            Kind::PoolGone { lease, place, pool } => write!(
-                f,
-                "the lease of {lease} has {place} of pool {pool}, which is not there; make the pool again, or leave it: the pod's next start gets another address"
-            ),
-            Kind::OtherDomain { lease, place, pool, domain } => write!(
-                f,
-                "the lease of {lease} has {place} of pool {pool}, whose domain is {domain}; apply the pool with its old domain"
-            ),
-            Kind::StickyContainer { lease } => write!(
-                f,
-                "the lease of {lease} belongs to a container, and is marked to be kept after its end; end it: `leasehold lease release`"
-            ),
-            Kind::ServeNotIndexed { serve, pool } => write!(
-                f,
-                "pool {pool} serves {serve}, but the index does not know, so its pods do not find the pool; {REPAIR} writes the index"
-            ),
-            Kind::ServeStale { serve, pool } => write!(
-                f,
-                "the index says that pool {pool} serves {serve}, which it does not; {REPAIR} deletes the entry"
-            ),
-            Kind::Unreadable { key, reason } => write!(
-                f,
-                "{key} cannot be read ({reason}); it is never handed out and never deleted: look at it with etcdctl, put it right or delete it"
-            ),
-            Kind::Newer { key, reason } => {
-                write!(f, "{key} was written by a newer leasehold ({reason}); upgrade this one")
+            Self::StaleAttachment { attachment, lease } => {
+                format!("attachment {attachment} names the lease of {lease}, which is not bound by it")
             }
+            Self::AttachmentAstray { attachment, lease, named } => format!(
+                "attachment {attachment} names the lease of {named}, but that of {lease} is bound by it"
+            ),
+            Self::HeldAndReleased { place } => format!("{place} is held and released"),
+            Self::OutsidePool { lease, place, pool } => {
+                format!("the lease of {lease} has {place}, which pool {pool} does not give out now")
+            }
+            Self::PoolGone { lease, place, pool } => {
+                format!("the lease of {lease} has {place} of pool {pool}, which is not there")
+            }
+            Self::OtherDomain { lease, place, pool, domain } => {
+                format!("the lease of {lease} has {place} of pool {pool}, whose domain is {domain}")
+            }
+            Self::StickyContainer { lease } => {
+                format!("the lease of {lease} belongs to a container, and is marked to be kept after its end")
+            }
+            Self::ServeNotIndexed { serve, pool } => format!(
+                "pool {pool} serves {serve}, but the index does not know, so its pods do not find the pool"
+            ),
+            Self::ServeStale { serve, pool } => {
+                format!("the index says that pool {pool} serves {serve}, which it does not")
+            }
+            Self::Unreadable { key, reason } => {
+                format!("{key} cannot be read ({reason})")
+            }
+            Self::Newer { key, reason } => format!("{key} was written by a newer leasehold ({reason})"),
+        }
+    }
+
+    /// What a repair does, where there is one; not each of them is certain in every store.
+    #[must_use]
+    pub const fn remedy(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::AddressWithoutLease { .. } => "writes the lease again, which then ends as any other",
+            Self::AddressNotListed { .. } => "releases the address, to be probed before its next use",
+            Self::AddressAstray { .. } => "gives it the key",
+            Self::LeaseWithoutAddress { .. } => "takes it for this lease",
+            Self::LeaseWithoutAttachment { .. } => "writes it",
+            Self::StaleAttachment { .. } => {
+                "deletes it, or writes the lease again that an address still names"
+            }
+            Self::AttachmentAstray { .. } => "puts it right",
+            Self::HeldAndReleased { .. } => "deletes the released key",
+            Self::ServeNotIndexed { .. } => "writes the index",
+            Self::ServeStale { .. } => "deletes the entry",
+            Self::AddressOfAnother { .. }
+            | Self::AddressTwice { .. }
+            | Self::TwoOfAFamily { .. }
+            | Self::OutsidePool { .. }
+            | Self::PoolGone { .. }
+            | Self::OtherDomain { .. }
+            | Self::StickyContainer { .. }
+            | Self::Unreadable { .. }
+            | Self::Newer { .. } => return None,
+        })
+    }
+
+    /// What a person does where no repair is certain.
+    #[must_use]
+    pub const fn advice(&self) -> &'static str {
+        match self {
+            Self::AddressWithoutLease { .. } => {
+                "the reaper of its cluster mends it, and `leasehold check`, once every pool can be read"
+            }
+            Self::AddressNotListed { .. } => {
+                "the pod may run with it: restart the pod, or end its lease, and it is mended"
+            }
+            Self::AddressAstray { .. } => {
+                "the pod of the first may run with it: restart that pod, and it is mended"
+            }
+            Self::LeaseWithoutAttachment { .. } => {
+                "another container's attachment names the lease, too: restart the pod, and it is mended"
+            }
+            Self::StaleAttachment { .. } => {
+                "the pod may run by it: restart the pod, or `leasehold adopt` gives it a lease"
+            }
+            Self::HeldAndReleased { .. } => "its released key cannot be read: look at it with etcdctl",
+            Self::LeaseWithoutAddress { .. }
+            | Self::AttachmentAstray { .. }
+            | Self::ServeNotIndexed { .. }
+            | Self::ServeStale { .. } => "check again",
+            Self::AddressOfAnother { .. } => {
+                "find out who uses it, then end the wrong lease: `leasehold lease release`"
+            }
+            Self::AddressTwice { .. } | Self::TwoOfAFamily { .. } => {
+                "end it when its pod may restart: `leasehold lease release`"
+            }
+            Self::OutsidePool { .. } => "it stays until the pod's next start, which gets another address",
+            Self::PoolGone { .. } => {
+                "make the pool again, or leave it: the pod's next start gets another address"
+            }
+            Self::OtherDomain { .. } => "apply the pool with its old domain",
+            Self::StickyContainer { .. } => "end it: `leasehold lease release`",
+            Self::Unreadable { .. } => {
+                "it is never handed out and never deleted: look at it with etcdctl, put it right or delete it"
+            }
+            Self::Newer { .. } => "upgrade this one",
+        }
+    }
+}
+
+/// What is wrong, and what to do.
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let finding = self.kind.finding();
+        match self.kind.remedy() {
+            Some(remedy) => write!(f, "{finding}; `leasehold check --repair` {remedy}"),
+            None => write!(f, "{finding}; {}", self.kind.advice()),
         }
     }
 }
@@ -772,7 +830,7 @@ mod tests {
         everything.leases.remove(1);
         assert_eq!(
             audit(&everything)[0].to_string(),
-            "10.0.0.2 is held by the lease of shop/db-1 eth0 on lan, which is not there; `leasehold check --repair` releases the address, to be probed before its next use"
+            "10.0.0.2 is held by the lease of shop/db-1 eth0 on lan, which is not there; `leasehold check --repair` writes the lease again, which then ends as any other"
         );
     }
 }

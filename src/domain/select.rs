@@ -184,18 +184,18 @@ pub fn order(
     Ok(usable.into_iter().map(|(_, _, name)| name.clone()).collect())
 }
 
-/// Is the lease of this caller from this pool sticky? `None` for inline ranges, which serve nobody by name.
+/// Is the lease of this holder from this pool sticky? `None` for inline ranges, which serve nobody by name.
 ///
 /// `wished` is what annotation or args say; `controller` is what the reaper saw, such as `StatefulSet.apps/db`.
 #[must_use]
 pub fn is_sticky(
     pool: Option<&Pool>,
-    caller: &Caller,
+    holder: &Holder,
     wished: Option<bool>,
     controller: Option<&str>,
     sticky_kinds: &[String],
 ) -> bool {
-    let Holder::Pod { namespace, name } = &caller.holder else { return false };
+    let Holder::Pod { namespace, name } = holder else { return false };
     if workload::has_random_suffix(name) {
         return false;
     }
@@ -350,7 +350,7 @@ mod tests {
         });
         let kinds = ["StatefulSet.apps".to_owned()];
         assert_eq!(
-            is_sticky(pool.ok().as_ref(), &caller("shop", pod), wished, seen, &kinds),
+            is_sticky(pool.ok().as_ref(), &caller("shop", pod).holder, wished, seen, &kinds),
             wanted,
             "{pod} {rule}"
         );

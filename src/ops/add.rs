@@ -561,7 +561,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         let seen = old.and_then(|old| old.value.seen.as_ref()).and_then(|seen| seen.controller.as_deref());
         select::is_sticky(
             source.document.as_ref(),
-            &self.request.caller,
+            &self.request.caller.holder,
             self.request.sticky,
             seen,
             &self.ctx.node.sticky_kinds,

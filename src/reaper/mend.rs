@@ -2,12 +2,12 @@
 //! transaction of ours leaves one; a person with another tool, or a store mended by hand, does (B013).
 //!
 //! The whole store is looked through with one number a key. Only what looks wrong is read again, with all that hangs on
-//! it, and given to the audit and the repairs of `leasehold check`: what those cannot prove stays for a person. And what a
-//! repair would take from a pod stays, too, until the API says that there is no such pod: the API of that pod's cluster, so
-//! that of another one's stays.
+//! it and all that lists its addresses, of any cluster, and given to the audit and the repairs of `leasehold check`: what
+//! those cannot prove stays for a person. A lease that is lost is written again, and the next passes judge it. Where a pod
+//! could still lose something, the API is asked for it first.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
 };
 
@@ -15,16 +15,16 @@ use super::read::pages;
 use crate::{
     admin::{
         self,
-        check::{self, Repair},
+        check::{Plans, Repair},
         read::Contents,
     },
     domain::{
-        audit::{Kind, Note, audit},
-        kubernetes::PodKey,
+        audit::{Kind, Note, Place, audit},
+        kubernetes::{Pod, PodKey},
         lease::{AddressHolder, Holder, Lease, LeaseId, Timestamp},
         names::ClusterName,
     },
-    pods::Cluster,
+    pods::{ApiError, Cluster},
     store::{Entry, Key, Read, Revision, Store, StoreError, changes, keys, record},
 };
 
@@ -36,6 +36,8 @@ const READS: usize = 100;
 /// What was found, and what became of it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Mended {
+    /// The store was looked through.
+    pub looked: bool,
     /// Each half pair, and what became of it.
     pub notes: Vec<(Note, Repair)>,
     /// There are more than a pass mends by itself.
@@ -115,7 +117,7 @@ pub(super) async fn suspicious<S: Store>(
     Ok(found)
 }
 
-/// Reads what is suspicious again, with all that hangs on it, and mends what can be mended.
+/// Reads what is suspicious again, with all that hangs on it, and mends what can be mended; `dry`: says what would be.
 pub(super) async fn mend<S: Store, K: Cluster>(
     store: &S,
     (api, cluster): (&K, &ClusterName),
@@ -123,38 +125,42 @@ pub(super) async fn mend<S: Store, K: Cluster>(
     now: Timestamp,
     dry: bool,
 ) -> Result<Mended, admin::Error> {
+    let mut mended = Mended { looked: true, ..Mended::default() };
     if suspicious.is_empty() {
-        return Ok(Mended::default());
+        return Ok(mended);
     }
-    let too_many = suspicious.len() > 2 * MOST;
-    let mut again = Again { wanted: suspicious.into_iter().take(2 * MOST).collect(), ..Again::default() };
+    mended.too_many = suspicious.len() > 2 * MOST;
+    let suspicious: BTreeSet<Key> = suspicious.into_iter().take(2 * MOST).collect();
+    let contents = read_again(store, suspicious).await?;
+    let mut plans = Plans::new(&contents, now);
+    for note in audit(&contents.everything).into_iter().filter(|note| is_half(&note.kind)) {
+        let certain = is_known(&note.kind, cluster) && plans.of(&note).is_some();
+        let repair = if !certain || !may(api, cluster, &plans, &note.kind).await {
+            Repair::ByHand
+        } else if dry || mended.too_many {
+            Repair::Possible
+        } else {
+            plans.mend(store, &note).await?
+        };
+        mended.notes.push((note, repair));
+    }
+    Ok(mended)
+}
+
+/// The pools, and these keys with all that hangs on them, at one revision.
+async fn read_again<S: Store>(store: &S, suspicious: BTreeSet<Key>) -> Result<Contents, StoreError> {
+    let mut again = Again { wanted: suspicious, ..Again::default() };
+    again.revision = pages(store, &keys::pools(), None, |pools| {
+        again.entries.extend(pools.iter().map(|entry| (entry.key.clone(), entry.clone())));
+    })
+    .await?;
     again.read(store).await?;
     // Clusters share their domains: who lists an address may be a lease of another cluster.
     while again.find_who_lists(store).await? {
         again.read(store).await?;
     }
     let all: Vec<Entry> = again.entries.into_values().collect();
-    let contents = Contents::of(again.revision, &all);
-    let mut notes = audit(&contents.everything);
-    // Pools were not read: what the audit says of them is not known here.
-    notes.retain(|note| check::plan(note, &contents, now).is_some());
-    if dry || too_many {
-        let outcome = check::preview(&notes, &contents, now);
-        return Ok(Mended { notes: notes.into_iter().zip(outcome).collect(), too_many });
-    }
-    let mut mended = Mended::default();
-    for note in notes {
-        // What frees an address, or forgets its sandbox, ends what a pod may still use: as any end, it needs the proof.
-        let outcome = match freed_of(&note.kind) {
-            Some(id) if id.cluster != *cluster || !is_gone(api, id).await => Repair::ByHand,
-            Some(_) | None => {
-                let one = std::slice::from_ref(&note);
-                check::repair(store, one, &contents, now).await?.pop().unwrap_or(Repair::Changed)
-            }
-        };
-        mended.notes.push((note, outcome));
-    }
-    Ok(mended)
+    Ok(Contents::of(again.revision, &all))
 }
 
 /// What is read again, all at one revision.
@@ -164,7 +170,7 @@ struct Again {
     asked: HashSet<Key>,
     /// The address keys whose listing leases are known.
     looked_up: HashSet<Key>,
-    entries: HashMap<Key, Entry>,
+    entries: BTreeMap<Key, Entry>,
     revision: Revision,
 }
 
@@ -179,9 +185,7 @@ impl Again {
             }
             for some in next.chunks(READS) {
                 let reads: Vec<Read> = some.iter().cloned().map(Read::Get).collect();
-                let at = (self.revision != Revision::default()).then_some(self.revision);
-                let snapshot = store.read(&reads, at).await?;
-                self.revision = snapshot.revision;
+                let snapshot = store.read(&reads, Some(self.revision)).await?;
                 for entry in (0..reads.len()).filter_map(|index| snapshot.entry(index)) {
                     hangs_on(entry, &mut self.wanted);
                     self.entries.insert(entry.key.clone(), entry.clone());
@@ -218,18 +222,18 @@ impl Again {
     }
 }
 
-/// Whose address or attachment goes, if this is mended.
-const fn freed_of(kind: &Kind) -> Option<&LeaseId> {
+/// Is it half a pair? What the audit says of pools is not known here: not all was read.
+const fn is_half(kind: &Kind) -> bool {
     match kind {
-        Kind::AddressWithoutLease { lease, .. }
-        | Kind::AddressNotListed { lease, .. }
-        | Kind::StaleAttachment { lease, .. } => Some(lease),
-        Kind::AddressAstray { .. }
+        Kind::AddressWithoutLease { .. }
+        | Kind::AddressNotListed { .. }
+        | Kind::AddressAstray { .. }
         | Kind::LeaseWithoutAddress { .. }
         | Kind::LeaseWithoutAttachment { .. }
+        | Kind::StaleAttachment { .. }
         | Kind::AttachmentAstray { .. }
-        | Kind::HeldAndReleased { .. }
-        | Kind::ServeNotIndexed { .. }
+        | Kind::HeldAndReleased { .. } => true,
+        Kind::ServeNotIndexed { .. }
         | Kind::ServeStale { .. }
         | Kind::AddressOfAnother { .. }
         | Kind::AddressTwice { .. }
@@ -239,18 +243,63 @@ const fn freed_of(kind: &Kind) -> Option<&LeaseId> {
         | Kind::OtherDomain { .. }
         | Kind::StickyContainer { .. }
         | Kind::Unreadable { .. }
-        | Kind::Newer { .. } => None,
+        | Kind::Newer { .. } => false,
     }
 }
 
-/// Does the API of its cluster say, live, that there is no such pod? Of a container without a pod nobody can.
-async fn is_gone<K: Cluster>(api: &K, id: &LeaseId) -> bool {
+/// Was everything read that it rests on? Of a lease of another cluster not: what names it is left to its own reaper.
+fn is_known(kind: &Kind, cluster: &ClusterName) -> bool {
+    let (Kind::AddressWithoutLease { lease, .. }
+    | Kind::AddressNotListed { lease, .. }
+    | Kind::AddressAstray { named: lease, .. }
+    | Kind::LeaseWithoutAttachment { lease, .. }
+    | Kind::StaleAttachment { lease, .. }) = kind
+    else {
+        return true;
+    };
+    lease.cluster == *cluster
+}
+
+/// Does the API say, live, that no pod loses anything by this repair?
+async fn may<K: Cluster>(api: &K, cluster: &ClusterName, plans: &Plans<'_>, kind: &Kind) -> bool {
+    if let Kind::AddressNotListed { place, lease } = kind {
+        return match pod_of(api, cluster, lease).await {
+            Some(Ok(found)) => found.is_none_or(|pod| !runs_with(&pod, place)),
+            Some(Err(_)) => false,
+            None => true,
+        };
+    }
+    let in_doubt = if let Kind::AddressAstray { named, .. } = kind {
+        // The store knows no container of it, but its pod may have one.
+        Some(named).filter(|id| !plans.has(id))
+    } else if let Kind::StaleAttachment { lease, .. } = kind {
+        // A pod that runs without its lease and its address is told of, until a person has seen to it.
+        Some(lease).filter(|id| plans.is_lost(id))
+    } else {
+        None
+    };
+    match in_doubt {
+        Some(id) => matches!(pod_of(api, cluster, id).await, Some(Ok(None))),
+        None => true,
+    }
+}
+
+fn runs_with(pod: &Pod, place: &Place) -> bool {
+    pod.addresses.iter().any(|shown| shown.address == place.address)
+}
+
+/// The pod, as the API shows it now; `None`: of a container without a pod, and of another cluster, it knows nothing.
+async fn pod_of<K: Cluster>(
+    api: &K,
+    cluster: &ClusterName,
+    id: &LeaseId,
+) -> Option<Result<Option<Pod>, ApiError>> {
     match &id.holder {
-        Holder::Pod { namespace, name } => {
+        Holder::Pod { namespace, name } if id.cluster == *cluster => {
             let key = PodKey { namespace: namespace.clone(), name: name.clone() };
-            matches!(api.pod(&key).await, Ok(live) if live.found.is_none())
+            Some(api.pod(&key).await.map(|live| live.found))
         }
-        Holder::Container(_) => false,
+        Holder::Pod { .. } | Holder::Container(_) => None,
     }
 }
 

@@ -41,6 +41,7 @@ pub use self::{
 use crate::{
     admin::check::Repair,
     domain::{
+        audit::Note,
         kubernetes::PodKey,
         lease::{LeaseId, State, Timestamp},
         names::{ClusterName, NodeName, Uid},
@@ -69,7 +70,7 @@ pub struct Context<'a, S, K, C, L> {
 /// How a pass is made.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Options {
-    /// Nothing is written, and nothing is asked live.
+    /// Nothing is written, and no candidate is asked for live.
     pub dry_run: bool,
     /// The report names every lease, also those that are kept because their pods live.
     pub all: bool,
@@ -226,6 +227,11 @@ impl Report {
         self.mended.notes.iter().filter(|(_, repair)| *repair == Repair::Done).count()
     }
 
+    /// The half pairs that only a person can mend.
+    pub fn left_by_hand(&self) -> impl Iterator<Item = &Note> {
+        self.mended.notes.iter().filter(|(_, repair)| *repair == Repair::ByHand).map(|(note, _)| note)
+    }
+
     /// Did something stop the giving-back, or part of it?
     #[must_use]
     pub fn braked(&self) -> bool {
@@ -235,7 +241,7 @@ impl Report {
     /// Is there something that a person should look at?
     #[must_use]
     pub fn needs_a_look(&self) -> bool {
-        let left = self.mended.notes.iter().any(|(_, repair)| *repair == Repair::ByHand);
+        let left = self.left_by_hand().next().is_some();
         self.braked() || self.mended.too_many || left || !self.troubles.is_empty()
     }
 }

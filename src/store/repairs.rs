@@ -3,7 +3,7 @@
 //!
 //! | finding | compares | writes |
 //! |---|---|---|
-//! | address without lease | A=r L=0, R=0 or =r | del A, put R (unconfirmed) |
+//! | address without lease | each A=r, each T=r, L=0, P=r | put L, del the older T |
 //! | address not listed by its lease | A=r L=r, R=0 or =r | del A, put R (unconfirmed) |
 //! | address of the wrong lease | A=r L=r L(named)=r or =0, R=0 or =r | put A, del R |
 //! | lease without address | L=r A=0, R=0 or =r | put A, del R |
@@ -17,7 +17,7 @@
 use super::{Compare, Key, Revision, Txn, Write, keys, record};
 use crate::domain::{
     audit::{Attachment, Place},
-    lease::{LeaseId, Released, Timestamp},
+    lease::{Lease, LeaseId, Released, Timestamp},
     names::PoolName,
     pool::Serve,
 };
@@ -38,14 +38,42 @@ pub fn attachment_key(attachment: &Attachment) -> Key {
     keys::attachment(&keys::AttachmentId { cluster, node, network, container, ifname })
 }
 
-/// An address whose lease is not there (`lease` is `None`), or does not list it, is released. Nobody knows whether
-/// a sandbox still has it: unconfirmed.
+/// A lease that is not there is written again, with the addresses (`held`) that still name it, bound by the newest of the
+/// attachments that do. Nothing is freed: it ends as any other.
+#[must_use]
+pub fn restore(
+    lease: &Lease,
+    held: &[Revision],
+    attachments: &[(&Attachment, Revision)],
+    pools: &[Compare],
+) -> Txn {
+    let key = keys::lease(&lease.id);
+    let own = lease.bound().map(|stamp| Attachment::of(&lease.id, stamp));
+    let mut txn = Txn {
+        compares: vec![Compare::Absent(key.clone())],
+        writes: vec![Write::Put(key, record::encode_lease(lease, None))],
+        otherwise: Vec::new(),
+    };
+    for (leased, revision) in lease.addresses.iter().zip(held) {
+        txn.compares.push(Compare::Unchanged(keys::address(&leased.domain, leased.address), *revision));
+    }
+    for (attachment, revision) in attachments {
+        txn.compares.push(Compare::Unchanged(attachment_key(attachment), *revision));
+        if own.as_ref() != Some(*attachment) {
+            txn.writes.push(Write::Delete(attachment_key(attachment)));
+        }
+    }
+    txn.compares.extend_from_slice(pools);
+    txn
+}
+
+/// An address that its lease does not list is released. Nobody knows whether a sandbox still has it: unconfirmed.
 #[must_use]
 pub fn free_address(
     place: &Place,
     held: Revision,
     id: &LeaseId,
-    lease: Option<Revision>,
+    lease: Revision,
     released: Option<Revision>,
     now: Timestamp,
 ) -> Txn {
@@ -60,7 +88,7 @@ pub fn free_address(
     Txn {
         compares: vec![
             Compare::Unchanged(address.clone(), held),
-            as_read(keys::lease(id), lease),
+            Compare::Unchanged(keys::lease(id), lease),
             as_read(free.clone(), released),
         ],
         writes: vec![Write::Delete(address), Write::Put(free, record::encode_released(&record, None))],

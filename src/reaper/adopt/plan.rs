@@ -16,7 +16,7 @@ use crate::{
         lease::{AddressHolder, Binding, Holder, Lease, LeaseId, LeasedAddress, Seen, Timestamp},
         names::{ClusterName, IfName, NetworkName, PoolName},
         pool::{Networks, Pool, Serve},
-        select::{Caller, is_sticky},
+        select::is_sticky,
         workload,
     },
     store::{Compare, Txn, changes, keys},
@@ -581,16 +581,8 @@ pub(crate) fn adoptions(
 
 /// As the ADD would have decided, and with the controller that it does not know.
 fn sticky(id: &LeaseId, pod: &Pod, pool: Option<&Pool>, kinds: &[String]) -> bool {
-    let Some(node) = &pod.node else { return false };
-    let caller = Caller {
-        cluster: id.cluster.clone(),
-        node: node.clone(),
-        labels: Vec::new(),
-        network: id.network.clone(),
-        holder: id.holder.clone(),
-    };
     let wish = pod.wishes.iter().find(|(name, _)| name == STICKY_WISH);
     let wished = wish.and_then(|(_, value)| value.parse().ok());
     let owner = pod.controller.as_ref().map(ToString::to_string);
-    is_sticky(pool, &caller, wished, owner.as_deref(), kinds)
+    is_sticky(pool, &id.holder, wished, owner.as_deref(), kinds)
 }
