@@ -175,11 +175,12 @@ fn the_reaper_may_do_what_it_does_and_nothing_else() {
 }
 
 /// The metrics that there are; alerts and dashboard name no others.
-pub(crate) const METRICS: [&str; 13] = [
+pub(crate) const METRICS: [&str; 14] = [
     "leasehold_pool_addresses",
     "leasehold_reap_brakes",
     "leasehold_reap_candidates",
     "leasehold_reap_given_back_total",
+    "leasehold_reap_half_pairs",
     "leasehold_reap_kept",
     "leasehold_reap_last_success_timestamp_seconds",
     "leasehold_reap_pass_duration_seconds",
@@ -210,8 +211,16 @@ fn alerts_and_dashboard_name_metrics_that_there_are() {
             alerts.insert(alert["alert"].as_str().unwrap().to_owned());
         }
     }
-    let wanted =
-        ["PoolNearlyFull", "PoolFull", "NoReap", "ReapBrake", "Doubtful", "StoreNearQuota", "StoreAlarm"];
+    let wanted = [
+        "PoolNearlyFull",
+        "PoolFull",
+        "NoReap",
+        "ReapBrake",
+        "Doubtful",
+        "HalfPairs",
+        "StoreNearQuota",
+        "StoreAlarm",
+    ];
     assert_eq!(alerts, wanted.map(|name| format!("Leasehold{name}")).into());
     let text = example("kubernetes/grafana-dashboard.json");
     let board: Value = serde_json::from_str(&text).unwrap();

@@ -400,6 +400,41 @@ async fn b009_only_full_passes_mend_and_forget() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn b013_half_pairs_that_only_a_person_can_mend_are_told_of_until_they_are_mended() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    let lease = scene.world.lease("shop/a-x7k2p").unwrap();
+    let address = &lease.value.addresses[0];
+    // Its pod runs, and of all that says so only its attachment is left.
+    scene.store().delete(&keys::address(&address.domain, address.address));
+    scene.store().delete(&keys::lease(&lease.value.id));
+    let reaper = Reaper::new(&scene).every(Duration::from_secs(300));
+    let gauge = |count: u32| {
+        let text = reaper.metrics.text();
+        assert!(text.lines().any(|line| line == format!("leasehold_reap_half_pairs {count}")), "{text}");
+    };
+    let left = "by hand: attachment eth0 of container A on lan, node n1 names the lease of shop/a-x7k2p eth0 on lan, which is not bound by it; the pod may run by it: restart the pod, or `leasehold adopt` gives it a lease";
+    reaper
+        .during(&scene, async |hints| {
+            sleep(Duration::from_secs(10)).await;
+            gauge(1);
+            // What a quick pass does not look for is not over.
+            hints.send(Hint::Pod).await.unwrap();
+            sleep(Duration::from_secs(100)).await;
+            assert!(passes(&scene) >= 2);
+            gauge(1);
+            assert_eq!(reaper.said(), [left]);
+            scene.vanishes("shop/a-x7k2p");
+            sleep(Duration::from_secs(300)).await;
+            gauge(0);
+        })
+        .await;
+    let said = reaper.said();
+    assert!(said[0].starts_with("1 half pairs mended; "), "{said:?}");
+    assert_eq!(said[1..], [format!("over: {left}")], "{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn history_is_forgotten_but_for_an_hour() {
     let scene = Scene::new();
     let mut reaper = Reaper::new(&scene).every(Duration::from_secs(300));

@@ -14,7 +14,10 @@ use tokio::time::Instant;
 
 use super::{Fate, Report};
 use crate::{
-    admin::pools::{Counts, PoolRow},
+    admin::{
+        check::Repair,
+        pools::{Counts, PoolRow},
+    },
     domain::{
         lease::Timestamp,
         reap::{Line, Row},
@@ -66,6 +69,7 @@ const BOUNDS: [f64; 13] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 const GIVEN_BACK: &str = "leasehold_reap_given_back_total";
 const PASSES: &str = "leasehold_reap_passes_total";
 const MENDED: &str = "leasehold_reap_mended_total";
+const LEFT: &str = "leasehold_reap_half_pairs";
 const FORGOTTEN: &str = "leasehold_reap_forgotten_total";
 const LAST_SUCCESS: &str = "leasehold_reap_last_success_timestamp_seconds";
 
@@ -84,6 +88,7 @@ struct Figures {
     passes: [u64; RESULTS.len()],
     braked: Vec<&'static str>,
     mended: u64,
+    left: Option<usize>,
     forgotten: u64,
     troubles: Option<usize>,
     asked: [Histogram; OPERATIONS.len()],
@@ -120,6 +125,7 @@ impl Metrics {
             passes: [0; RESULTS.len()],
             braked: Vec::new(),
             mended: 0,
+            left: None,
             forgotten: 0,
             troubles: None,
             asked: Default::default(),
@@ -181,6 +187,10 @@ impl Metrics {
         figures.took = Some(report.took);
         figures.braked = report.brakes.iter().map(|brake| brake.label()).collect();
         figures.mended += report.mended_count() as u64;
+        if report.mended.looked {
+            let is_left = |repair: Repair| matches!(repair, Repair::ByHand | Repair::Possible);
+            figures.left = Some(report.mended.notes.iter().filter(|(_, repair)| is_left(*repair)).count());
+        }
         figures.forgotten += report.forgotten as u64;
         figures.troubles = Some(report.troubles.len() + report.unreadable.len());
         let ended = if report.braked() { Passed::Braked } else { Passed::Done };
@@ -323,6 +333,9 @@ impl Figures {
             out.line(NAME, &[("brake", brake)], &on.to_string());
         }
         out.counter(MENDED, "Half pairs of keys mended.", self.mended);
+        if let Some(left) = self.left {
+            out.gauge(LEFT, "Half pairs that the last full pass found and did not mend.", left);
+        }
         out.counter(FORGOTTEN, "Released keys forgotten.", self.forgotten);
         if let Some(troubles) = self.troubles {
             let help = "What failed in the last pass and did not end it, and records that cannot be read.";

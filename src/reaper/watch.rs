@@ -24,6 +24,7 @@ use tokio::{
 
 use super::{Context, Fate, Metrics, Options, PassError, Report, Teller, compact, count, pass};
 use crate::{
+    admin::check::{Repair, text},
     domain::names::Namespace,
     ops::{Clock, Log},
     pods::{Cluster, Hint},
@@ -178,6 +179,8 @@ pub async fn watch<S: Store + Upkeep, K: Cluster, C: Clock, L: Log>(
     let mut teller = watching.events.clone().map(Teller::new);
     let mut counted: Option<Instant> = None;
     let mut may_compact = true;
+    // Only full passes look for them.
+    let mut halves: Vec<String> = Vec::new();
     loop {
         watching.metrics.turn();
         rhythm.wait(&mut hints).await;
@@ -219,7 +222,10 @@ pub async fn watch<S: Store + Upkeep, K: Cluster, C: Clock, L: Log>(
                     }
                 }
                 watching.metrics.passed(&report, context.clock.now());
-                tell(watching.talk, &report);
+                if report.mended.looked {
+                    halves = left_over(&report);
+                }
+                tell(watching.talk, &report, &halves);
             }
             Err(error) => {
                 watching.metrics.failed();
@@ -237,15 +243,22 @@ impl Talk<'_> {
     }
 }
 
-fn tell(talk: &Talk<'_>, report: &Report) {
+/// What is left of half pairs for a person.
+fn left_over(report: &Report) -> Vec<String> {
+    let too_many = report.mended.too_many.then(|| {
+        "too many half pairs to mend by itself; look at `leasehold check`, then `leasehold check --repair`".into()
+    });
+    let by_hand = report.left_by_hand().map(|note| format!("by hand: {}", text(note, Repair::ByHand)));
+    too_many.into_iter().chain(by_hand).collect()
+}
+
+fn tell(talk: &Talk<'_>, report: &Report, halves: &[String]) {
     if let Some(line) = line(report) {
         talk.note(&line);
     }
     let brakes = report.brakes.iter().map(|brake| format!("brake: {brake}"));
-    let too_many = report.mended.too_many.then(|| {
-        "too many half pairs to mend by itself; look at `leasehold check`, then `leasehold check --repair`".into()
-    });
-    let mut texts: Vec<String> = brakes.chain(too_many).chain(report.troubles.iter().cloned()).collect();
+    let mut texts: Vec<String> =
+        brakes.chain(report.troubles.iter().cloned()).chain(halves.iter().cloned()).collect();
     let unreadable = report.unreadable.iter();
     texts.extend(unreadable.map(|(key, why)| format!("{key} cannot be read, and is kept: {why}")));
     let more = texts.len().saturating_sub(1);
