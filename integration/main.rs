@@ -16,6 +16,7 @@ mod ops;
 mod plugins;
 mod pods_api;
 mod reap;
+mod sim;
 mod store_etcd;
 mod strangers;
 mod support;

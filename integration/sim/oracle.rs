@@ -1,0 +1,633 @@
+//! What must hold: the invariants of the store's content after each commit, the rules about who may change what, and what is
+//! promised to whoever lives. Written from the design, and not with the code that is judged.
+//!
+//! Not promised, and so not asked for here:
+//!
+//! - that a sandbox which was cut off without a sound, and whose pod has gone meanwhile, has its address alone when it comes
+//!   back;
+//! - a cool-down between nodes whose clocks differ;
+//! - two sandboxes of one pod on one node: their kubelet started both.
+
+use std::{collections::BTreeMap, ops::Deref};
+
+use leasehold::{
+    domain::{
+        audit::Place,
+        kubernetes::{Pod, Ready, Wants},
+        lease::{AddressHolder, Holder, Lease, LeaseId, Released, Stamp, Timestamp},
+        names::PoolName,
+        pool::{NodeLost, Pool, ProbeRule, Retain},
+        workload,
+    },
+    store::{Entry, Key, Outcome, Read, Store as _, Txn, Write, changes, keys, record},
+};
+
+use super::{
+    cluster::{Stage, State, lease_key, node_name},
+    history::{Lie, NODES, ORDINALS},
+    way::{Op, Role},
+};
+use crate::ops::world::{ADD_DEADLINE, futures_now};
+
+/// The store's content, decoded, as the commits made it.
+#[derive(Default)]
+pub(crate) struct Mirror {
+    pub(crate) leases: BTreeMap<Key, Lease>,
+    pub(crate) held: BTreeMap<Place, AddressHolder>,
+    pub(crate) released: BTreeMap<Place, Released>,
+    pub(crate) attachments: BTreeMap<Key, LeaseId>,
+    /// Each pool, and since when it is so.
+    pub(crate) pools: BTreeMap<PoolName, (Pool, Timestamp)>,
+}
+
+/// What one commit touched, as it was before.
+#[derive(Default)]
+struct Before {
+    leases: Vec<(Key, Option<Lease>)>,
+    held: Vec<Place>,
+    released: Vec<(Place, Option<Released>)>,
+    attachments: Vec<Key>,
+}
+
+impl Mirror {
+    /// Takes in what the store has under this key now.
+    fn take_in(&mut self, key: &Key, entry: Option<Entry>, now: Timestamp, before: &mut Before) {
+        if keys::parse_lease(key).is_some() {
+            let new = entry.map(|entry| record::decode_lease(&entry).unwrap().value);
+            let old = match new {
+                Some(new) => self.leases.insert(key.clone(), new),
+                None => self.leases.remove(key),
+            };
+            before.leases.push((key.clone(), old));
+        } else if let Some((domain, address)) = keys::parse_held(key) {
+            let place = Place { domain, address };
+            match entry {
+                Some(entry) => {
+                    self.held.insert(place.clone(), record::decode_address(&entry).unwrap());
+                }
+                None => {
+                    self.held.remove(&place);
+                }
+            }
+            before.held.push(place);
+        } else if let Some((domain, address)) = keys::parse_released(key) {
+            let place = Place { domain, address };
+            let old = match entry {
+                Some(entry) => {
+                    let released = record::decode_released(&entry).unwrap().value;
+                    self.released.insert(place.clone(), released)
+                }
+                None => self.released.remove(&place),
+            };
+            before.released.push((place, old));
+        } else if keys::parse_attachment(key).is_some() {
+            match entry {
+                Some(entry) => {
+                    self.attachments.insert(key.clone(), record::decode_pointer(&entry).unwrap());
+                }
+                None => {
+                    self.attachments.remove(key);
+                }
+            }
+            before.attachments.push(key.clone());
+        } else if let Some(name) = keys::parse_pool(key) {
+            match entry {
+                Some(entry) => {
+                    self.pools.insert(name, (record::decode_pool(&entry).unwrap().value, now));
+                }
+                None => {
+                    self.pools.remove(&name);
+                }
+            }
+        }
+    }
+
+    /// The pool of a lease, if it has been the same since then.
+    fn pool_since(&self, lease: &Lease, since: Timestamp) -> Option<&Pool> {
+        let name = lease.addresses.first()?.pool.as_ref()?;
+        self.pools.get(name).filter(|(_, changed)| *changed <= since).map(|(pool, _)| pool)
+    }
+
+    /// Invariants 1 to 3 for what a commit touched.
+    fn broken(&self, before: &Before) -> Vec<String> {
+        let mut out = Vec::new();
+        for (key, old) in &before.leases {
+            let new = self.leases.get(key);
+            for leased in new.iter().flat_map(|lease| &lease.addresses) {
+                let place = Place { domain: leased.domain.clone(), address: leased.address };
+                let id = new.map(|lease| &lease.id);
+                if !matches!(self.held.get(&place), Some(AddressHolder::Lease(named)) if Some(named) == id) {
+                    out.push(format!("1: {key} lists {place}, whose key says {:?}", self.held.get(&place)));
+                }
+            }
+            let attachment = |lease: &Lease| lease.bound().map(|s| changes::attachment_key(&lease.id, s));
+            let wanted = new.and_then(attachment);
+            if let Some(wanted) = &wanted
+                && self.attachments.get(wanted) != new.map(|lease| &lease.id)
+            {
+                out.push(format!("2: {key} is bound without {wanted}"));
+            }
+            if let Some(left) = old.as_ref().and_then(attachment).filter(|left| Some(left) != wanted.as_ref())
+                && self.attachments.get(&left) == old.as_ref().map(|lease| &lease.id)
+            {
+                out.push(format!("2: {left} is left"));
+            }
+        }
+        for place in before.held.iter().chain(before.released.iter().map(|(place, _)| place)) {
+            let Some(holder) = self.held.get(place) else { continue };
+            if self.released.contains_key(place) {
+                out.push(format!("3: {place} is held and released"));
+            }
+            let AddressHolder::Lease(id) = holder else { continue };
+            let lease = self.leases.get(&keys::lease(id));
+            let lists = |lease: &Lease| {
+                lease.addresses.iter().any(|a| a.address == place.address && a.domain == place.domain)
+            };
+            if !lease.is_some_and(lists) {
+                out.push(format!("1: {place} names {id}, which does not list it"));
+            }
+        }
+        for key in &before.attachments {
+            let Some(id) = self.attachments.get(key) else { continue };
+            let lease = self.leases.get(&keys::lease(id));
+            let own = lease.and_then(|lease| lease.bound().map(|s| changes::attachment_key(id, s)));
+            if own.as_ref() != Some(key) {
+                out.push(format!("2: {key} is of no bound lease"));
+            }
+        }
+        out
+    }
+}
+
+/// Who changes something, and in which of its roles.
+#[derive(Clone, Copy)]
+struct Actor<'a> {
+    op: &'a Op,
+    role: Role,
+}
+
+impl Deref for Actor<'_> {
+    type Target = Op;
+
+    fn deref(&self) -> &Op {
+        self.op
+    }
+}
+
+fn places(lease: &Lease) -> impl Iterator<Item = Place> {
+    lease.addresses.iter().map(|a| Place { domain: a.domain.clone(), address: a.address })
+}
+
+impl State {
+    /// A commit arrives.
+    pub(crate) fn apply(&mut self, txn: &Txn, op: &Op, role: Role) -> Outcome {
+        let outcome = futures_now(self.store.commit(txn)).unwrap();
+        if let Outcome::Applied(_) = &outcome {
+            self.judge(&txn.writes, Actor { op, role });
+        }
+        outcome
+    }
+
+    fn judge(&mut self, writes: &[Write], op: Actor<'_>) {
+        let now = self.now();
+        let mut before = Before::default();
+        let keys: Vec<Key> = writes.iter().flat_map(Write::parts).filter_map(Write::key).cloned().collect();
+        let reads: Vec<Read> = keys.iter().cloned().map(Read::Get).collect();
+        let content = futures_now(self.store.read(&reads, None)).unwrap();
+        for (index, key) in keys.iter().enumerate() {
+            self.mirror.take_in(key, content.entry(index).cloned(), now, &mut before);
+        }
+        let mut out = self.mirror.broken(&before);
+        for (key, old) in &before.leases {
+            let new = self.mirror.leases.get(key);
+            self.judge_lease(op, old.as_ref(), new, now, &mut out);
+        }
+        for (place, old) in &before.released {
+            self.judge_mark(op, place, old.as_ref(), now, &mut out);
+        }
+        if self.story.is_some() {
+            let lines: Vec<String> = before
+                .leases
+                .iter()
+                .map(|(key, _)| match self.mirror.leases.get(key) {
+                    Some(lease) => super::cluster::show(&BTreeMap::from([(key.clone(), lease.clone())])),
+                    None => format!(
+                        "no lease {}",
+                        keys::parse_lease(key).map_or(String::new(), |id| id.holder.to_string())
+                    ),
+                })
+                .collect();
+            if !lines.is_empty() {
+                self.tell(|| format!("  {} makes: {}", op.what, lines.join("; ")));
+            }
+        }
+        for text in out {
+            self.fault(format!("{}: {text}", op.what));
+        }
+        self.judge_truth();
+    }
+
+    /// Invariant 5, first half, and what the design says of each way to change a lease.
+    fn judge_lease(
+        &self,
+        op: Actor<'_>,
+        old: Option<&Lease>,
+        new: Option<&Lease>,
+        now: Timestamp,
+        out: &mut Vec<String>,
+    ) {
+        if let (None, Some(new)) | (Some(_), Some(new)) = (old, new) {
+            self.judge_new_addresses(op, old, new, out);
+        }
+        let Some(old) = old else { return };
+        match (old.bound(), new.and_then(Lease::bound)) {
+            (Some(stamp), None) => self.judge_end(op, old, stamp, new, now, out),
+            (Some(stamp), Some(next)) if stamp.container != next.container || stamp.node != next.node => {
+                self.judge_take_over(op, old, stamp, next, now, out);
+            }
+            (Some(_), Some(_)) => {}
+            (None, Some(_)) => {
+                if op.role != Role::Add {
+                    out.push(format!("5: binds the lease of {}", old.id.holder));
+                }
+                if old.unconfirmed {
+                    self.judge_silence(op, old, new, "was left unconfirmed", out);
+                }
+            }
+            (None, None) if new.is_none() => self.judge_held_end(op, old, now, out),
+            (None, None) => {}
+        }
+        if let Some(new) = new
+            && op.role == Role::Reap
+        {
+            self.judge_note(op, old, new, out);
+        }
+        if let Some(new) = new
+            && op.role == Role::Add
+        {
+            self.judge_return(op, old, new, out);
+        }
+    }
+
+    /// A bound lease ends.
+    fn judge_end(
+        &self,
+        op: Actor<'_>,
+        old: &Lease,
+        stamp: &Stamp,
+        new: Option<&Lease>,
+        now: Timestamp,
+        out: &mut Vec<String>,
+    ) {
+        let holder = &old.id.holder;
+        let whose = format!("the lease of {holder}, bound to {} on {}", stamp.container, stamp.node);
+        match op.role {
+            Role::Add => {
+                let own = op.sandbox.map(|index| &self.sandboxes[index].container);
+                if own != Some(&stamp.container) {
+                    out.push(format!("5: an ADD ends {whose}"));
+                }
+            }
+            Role::Del => {
+                if op.container.as_ref() != Some(&stamp.container) {
+                    out.push(format!("5: the DEL of another container ends {whose}"));
+                }
+            }
+            Role::Gc | Role::Flush => {
+                let runs = self.sandboxes.iter().any(|sandbox| {
+                    sandbox.stage == Stage::Up
+                        && sandbox.container == stamp.container
+                        && node_name(sandbox.node) == stamp.node
+                });
+                if runs {
+                    out.push(format!("5: ends {whose}, which runs"));
+                }
+            }
+            Role::Reap => self.judge_verdict(op, old, stamp, now, out),
+            Role::Person => out.push(format!("5: a person's change of a pool ends {whose}")),
+        }
+        match new {
+            None if old.sticky || old.reserved => out.push(format!("{whose} was to be kept")),
+            Some(_) if !old.sticky && !old.reserved => out.push(format!("{whose} is kept for nobody")),
+            Some(held) if op.role == Role::Reap && !held.unconfirmed => {
+                out.push(format!("5: a verdict ends {whose} as if it had been DELed"));
+            }
+            None if op.role == Role::Reap => {
+                for place in places(old) {
+                    if !self.mirror.released.get(&place).is_some_and(|released| released.unconfirmed) {
+                        out.push(format!("5: a verdict gives {place} back as if it had been DELed"));
+                    }
+                }
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    /// The table of verdicts, on what was true all the time while the pass worked.
+    fn judge_verdict(
+        &self,
+        op: Actor<'_>,
+        old: &Lease,
+        stamp: &Stamp,
+        now: Timestamp,
+        out: &mut Vec<String>,
+    ) {
+        let holder = &old.id.holder;
+        if matches!(holder, Holder::Container(_)) {
+            out.push(format!("13a: gives back the lease of {holder}"));
+            return;
+        }
+        let Some(pod) = self.pod_of(holder) else {
+            let missed = old.seen.as_ref().and_then(|seen| seen.missed);
+            let long = missed.is_some_and(|at| now.since(at) >= self.absent_after_ms);
+            // One that went while the pass worked may have been judged by another row.
+            let went = self.gone_at(holder).is_some_and(|at| at > op.began);
+            if !long && !went {
+                out.push(format!("8: gives back the lease of {holder}, missed since {missed:?}"));
+            }
+            return;
+        };
+        if pod.created > op.began && stamp.uid.as_ref() != Some(&pod.uid) {
+            return;
+        }
+        if self.lives(&pod) {
+            out.push(format!("1, 2: gives back the lease of {holder}, which lives as {}", pod.uid));
+        }
+        if !pod.phase.is_final() && pod.deleting.is_some_and(|due| due <= op.began) && op.nodes == Lie::None {
+            self.judge_lost(op, old, &pod, now, out);
+        }
+    }
+
+    /// Rows 3 to 5.
+    fn judge_lost(&self, op: Actor<'_>, old: &Lease, pod: &Pod, now: Timestamp, out: &mut Vec<String>) {
+        let Some(index) = (0..NODES).find(|node| pod.node == Some(node_name(*node))) else { return };
+        if self.nodes[index].ready.is_some_and(|since| since <= op.began) {
+            out.push(format!("3: gives back the lease of {}, whose kubelet lives", old.id.holder));
+        }
+        let api = self.api.state();
+        let Some(node) = api.nodes.get(&node_name(index)) else { return };
+        let Ready::Unknown { since } = node.ready else { return };
+        if node.out_of_service || since > op.began {
+            return;
+        }
+        if now.since(since) < 30_000 {
+            out.push(format!("4: gives back the lease of {} after {} ms", old.id.holder, now.since(since)));
+        }
+        if self.mirror.pool_since(old, op.began).is_some_and(|pool| pool.node_lost() == NodeLost::Keep) {
+            out.push(format!("5: gives back the lease of {}, nodeLost is keep", old.id.holder));
+        }
+    }
+
+    /// A sandbox takes the lease of another.
+    fn judge_take_over(
+        &self,
+        op: Actor<'_>,
+        old: &Lease,
+        stamp: &Stamp,
+        next: &Stamp,
+        now: Timestamp,
+        out: &mut Vec<String>,
+    ) {
+        let holder = &old.id.holder;
+        let own = op.sandbox.map(|index| &self.sandboxes[index].container);
+        if op.role != Role::Add || own != Some(&next.container) {
+            out.push(format!("5: binds the lease of {holder} to {}", next.container));
+        }
+        if stamp.node == next.node {
+            if stamp.boot == next.boot && stamp.boot_clock >= op.started {
+                out.push(format!(
+                    "{holder}: {} takes what the newer {} has",
+                    next.container, stamp.container
+                ));
+            }
+            return;
+        }
+        self.judge_silence(op, old, self.mirror.leases.get(&lease_key(holder)), "is bound elsewhere", out);
+        let age = now.since(stamp.at);
+        if !self.skewed && age < i64::try_from(ADD_DEADLINE.as_millis()).unwrap() {
+            out.push(format!("{holder}: taken from {} {age} ms after it was bound there", stamp.node));
+        }
+    }
+
+    /// The addresses that a lease keeps were asked for on the wire.
+    fn judge_silence(
+        &self,
+        op: Actor<'_>,
+        old: &Lease,
+        new: Option<&Lease>,
+        why: &str,
+        out: &mut Vec<String>,
+    ) {
+        let Some(new) = new else { return };
+        for leased in old.addresses.iter().filter(|a| new.addresses.contains(a)) {
+            let never = leased
+                .pool
+                .as_ref()
+                .and_then(|name| self.mirror.pools.get(name))
+                .is_some_and(|(pool, _)| pool.probe() == ProbeRule::Never);
+            if !never && !op.heard_nobody(leased.address) {
+                out.push(format!("8: binds {} unasked, which {why}", leased.address));
+            }
+        }
+    }
+
+    /// Invariant 4, and what may be taken.
+    fn judge_new_addresses(&self, op: Actor<'_>, old: Option<&Lease>, new: &Lease, out: &mut Vec<String>) {
+        for leased in &new.addresses {
+            if old.is_some_and(|old| old.addresses.contains(leased)) {
+                continue;
+            }
+            if op.role != Role::Add {
+                out.push(format!("5: takes {} for {}", leased.address, new.id.holder));
+            }
+            let pool = leased.pool.as_ref().and_then(|name| self.mirror.pools.get(name));
+            match pool {
+                Some((pool, _)) if pool.range_of(leased.address).is_none() => {
+                    out.push(format!("4: {} is not of its pool", leased.address));
+                }
+                Some((pool, _)) if *pool.domain() != leased.domain => {
+                    out.push(format!("4: {} is of another domain than its pool", leased.address));
+                }
+                Some(_) => {}
+                None => out.push(format!("4: {} has no pool", leased.address)),
+            }
+        }
+    }
+
+    /// A pod that is back has its address, if its pool still gives it out.
+    fn judge_return(&self, op: Actor<'_>, old: &Lease, new: &Lease, out: &mut Vec<String>) {
+        let Some(pool) = self.mirror.pool_since(old, op.began).filter(|pool| pool.nodes().is_empty()) else {
+            return;
+        };
+        for leased in &old.addresses {
+            if pool.range_of(leased.address).is_some() && !new.addresses.contains(leased) {
+                out.push(format!("{} had {}, and is given another address", old.id.holder, leased.address));
+            }
+        }
+    }
+
+    /// The table of retention.
+    fn judge_held_end(&self, op: Actor<'_>, old: &Lease, now: Timestamp, out: &mut Vec<String>) {
+        let holder = &old.id.holder;
+        let Holder::Pod { name, .. } = holder else { return };
+        if op.role != Role::Reap {
+            out.push(format!("5: ends the lease that is held for {holder}"));
+            return;
+        }
+        if self.pod_of(holder).is_some_and(|pod| pod.created <= op.began) {
+            out.push(format!("12: gives back what is held for {holder}, which exists"));
+        }
+        let Some(pool) = self.mirror.pool_since(old, op.began) else { return };
+        let rules = pool.retention();
+        // Since when it is held is a node's clock.
+        const DOUBT_MS: i64 = 400_000;
+        let hold_ms = i64::try_from(rules.hold_for.as_millis()).unwrap();
+        if hold_ms > 0 && now.since(old.since) >= hold_ms - DOUBT_MS {
+            return;
+        }
+        let owner = old.seen.as_ref().and_then(|seen| seen.controller.as_deref());
+        let ordinal = workload::ordinal(name).map(|(_, ordinal)| ordinal as usize);
+        let Some(ordinal) = ordinal.filter(|n| *n < ORDINALS && owner == Some("StatefulSet.apps/db")) else {
+            out.push(format!("12: gives back what is held for {holder}, which has no owner"));
+            return;
+        };
+        if self.wanted[ordinal].is_some_and(|since| since <= op.began) {
+            out.push(format!("12: gives back what is held for {holder}, which is wanted"));
+        }
+        match self.set {
+            Some((_, since)) if since <= op.began && rules.when_scaled == Retain::Retain => {
+                out.push(format!("12: gives back what is held for {holder}, whenScaled Retain"));
+            }
+            Some(_) => {}
+            None if self.set_gone > op.began => {}
+            None if rules.when_deleted == Retain::Retain => {
+                out.push(format!("12: gives back what is held for {holder}, whenDeleted Retain"));
+            }
+            None => {
+                let missed = old.seen.as_ref().and_then(|seen| seen.missed);
+                if missed.is_none_or(|at| now.since(at) < 600_000) {
+                    out.push(format!(
+                        "12: gives back what is held for {holder}, its owner missed since {missed:?}"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Only what is not there is missed.
+    fn judge_note(&self, op: Actor<'_>, old: &Lease, new: &Lease, out: &mut Vec<String>) {
+        let missed = |lease: &Lease| lease.seen.as_ref().and_then(|seen| seen.missed);
+        if missed(new).is_none() || missed(new) == missed(old) {
+            return;
+        }
+        match new.bound() {
+            Some(stamp) if op.pods == Lie::None => {
+                let there = self.pod_of(&new.id.holder).filter(|pod| !pod.phase.is_final());
+                if there.is_some_and(|pod| Some(&pod.uid) == stamp.uid.as_ref()) {
+                    out.push(format!("misses {}, which has been there since it was bound", new.id.holder));
+                }
+            }
+            None if self.set.is_some_and(|(_, since)| since <= op.began) => {
+                out.push(format!("misses the owner of {}, which is there", new.id.holder));
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    /// Invariant 5, second half: the mark *unconfirmed*; and the cool-down.
+    fn judge_mark(
+        &self,
+        op: Actor<'_>,
+        place: &Place,
+        old: Option<&Released>,
+        now: Timestamp,
+        out: &mut Vec<String>,
+    ) {
+        let Some(old) = old else { return };
+        let taken = match self.mirror.held.get(place) {
+            Some(AddressHolder::Lease(id)) => Some(id),
+            Some(AddressHolder::Device { .. }) | None => None,
+        };
+        let Some(taken) = taken else {
+            let kept = self.mirror.released.get(place).is_some_and(|now| now.unconfirmed);
+            if old.unconfirmed && !kept {
+                out.push(format!("5: the mark on {place} is lost"));
+            }
+            return;
+        };
+        let pool = self
+            .mirror
+            .leases
+            .get(&keys::lease(taken))
+            .and_then(|lease| lease.addresses.iter().find(|a| a.address == place.address))
+            .and_then(|leased| self.mirror.pools.get(leased.pool.as_ref()?));
+        let never = pool.is_some_and(|(pool, _)| pool.probe() == ProbeRule::Never);
+        if (old.unconfirmed || old.declined.is_some()) && !never && !op.heard_nobody(place.address) {
+            out.push(format!("8: takes {place} unasked"));
+        }
+        let cool_ms = pool.map_or(0, |(pool, _)| i64::try_from(pool.cool_down().as_millis()).unwrap());
+        if !self.skewed && old.by != taken.holder && now.since(old.at) < cool_ms {
+            out.push(format!("4: takes {place} {} ms after it was given back", now.since(old.at)));
+        }
+    }
+
+    /// What is promised to whoever lives.
+    pub(crate) fn judge_truth(&mut self) {
+        let mut out = Vec::new();
+        let now = self.now();
+        for (index, sandbox) in self.sandboxes.iter().enumerate() {
+            let up = sandbox.stage == Stage::Up;
+            if up && self.is_living(index) {
+                let lease = self.lease_of(&sandbox.holder);
+                let own = |lease: &Lease| {
+                    lease.bound().is_some_and(|stamp| {
+                        stamp.container == sandbox.container && stamp.node == node_name(sandbox.node)
+                    }) && lease.addresses.iter().map(|a| a.address).eq(sandbox.addresses.iter().copied())
+                };
+                if !lease.is_some_and(own) {
+                    out.push(format!(
+                        "{} lives in {} on n{} with {:?}, and its lease is {}",
+                        sandbox.holder,
+                        sandbox.container,
+                        sandbox.node + 1,
+                        sandbox.addresses,
+                        lease.map_or("gone".to_owned(), |lease| super::cluster::show(&BTreeMap::from([(
+                            lease_key(&sandbox.holder),
+                            lease.clone()
+                        )])))
+                    ));
+                }
+            }
+            if !(up || sandbox.lingers > now) || sandbox.exempt || !self.nodes[sandbox.node].is_heard() {
+                continue;
+            }
+            for other in &self.sandboxes[..index] {
+                let there = other.stage == Stage::Up || (up && other.lingers > now);
+                let one_kubelet = other.holder == sandbox.holder
+                    && (other.node == sandbox.node || other.stage != Stage::Up || !up);
+                if !there || one_kubelet || other.exempt || !self.nodes[other.node].is_heard() {
+                    continue;
+                }
+                if let Some(twice) = sandbox.addresses.iter().find(|a| other.addresses.contains(a)) {
+                    out.push(format!(
+                        "{twice} is used by {} ({} on n{}) and by {} ({} on n{})",
+                        other.holder,
+                        other.container,
+                        other.node + 1,
+                        sandbox.holder,
+                        sandbox.container,
+                        sandbox.node + 1
+                    ));
+                }
+            }
+        }
+        for text in out {
+            self.fault(text);
+        }
+    }
+
+    /// Does the StatefulSet want this pod, as the API has it?
+    pub(crate) fn is_wanted(&self, ordinal: u64) -> bool {
+        matches!(self.set_controller(), Some(Wants::Ordinals { replicas, .. }) if ordinal < replicas)
+    }
+}
