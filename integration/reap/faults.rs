@@ -18,9 +18,9 @@ use leasehold::{
     },
     pods::{
         ApiError, Cluster, Event,
-        fake::{FakeCluster, State},
+        fake::{FakeCluster, Question, State},
     },
-    reaper::Options,
+    reaper::{Options, PassError, Report, Stopped},
     store::testing::{Fault, On, Side},
 };
 use tokio::sync::watch;
@@ -186,6 +186,63 @@ async fn the_reaper_dies_at_each_store_call_and_the_next_one_goes_on() {
             living(&scene, &what);
             ends_right(&scene, &what).await;
         }
+    }
+}
+
+/// A pass that was stopped ended what it began, told it, and is gone on with.
+async fn was_stopped(mut scene: Scene, ended: Result<Report, PassError>, what: &str) -> usize {
+    living(&scene, what);
+    let told = scene.trail.changes.lock().unwrap().len();
+    let done = match ended {
+        Ok(report) => {
+            let done = given(&report).len();
+            assert_eq!(report.stopped, Some(Stopped { done, all: ENDS.len() }), "{what}");
+            assert_eq!(report.kept.get("stopped").copied().unwrap_or(0), ENDS.len() - done, "{what}");
+            assert!(report.needs_a_look() && report.troubles.is_empty(), "{what}: {:?}", report.troubles);
+            done
+        }
+        Err(error) => {
+            assert_eq!(error, PassError::Stopped, "{what}");
+            0
+        }
+    };
+    assert_eq!(told, done, "{what}");
+    scene.stop = Arc::default();
+    ends_right(&scene, what).await;
+    done
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pass_is_stopped_at_each_store_call_and_the_next_one_goes_on() {
+    for call in 0..calls().await {
+        let scene = busy().await;
+        let other = scene.world.node("other");
+        let mut gate = other.way.pause(On::Call(call), Side::Before);
+        let stop = async {
+            gate.reached().await;
+            scene.stop.stop();
+            gate.resume();
+        };
+        let (ended, ()) = tokio::join!(scene.pass_from(&other, WHOLE), stop);
+        was_stopped(scene, ended, &format!("stopped at {call}")).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_pass_begins_with_no_other_candidate() {
+    for asked in 1..=ENDS.len() {
+        let scene = busy().await;
+        let (stop, mut left) = (Arc::clone(&scene.stop), asked);
+        scene.api.before(move |question, _| {
+            left -= usize::from(matches!(question, Question::Pod(_)));
+            if left == 0 {
+                stop.stop();
+            }
+            None
+        });
+        let ended = scene.try_pass(WHOLE).await;
+        scene.api.honest();
+        assert_eq!(was_stopped(scene, ended, &format!("stopped after {asked}")).await, asked);
     }
 }
 

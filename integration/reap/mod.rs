@@ -9,5 +9,6 @@ mod fields;
 mod hostile;
 pub(crate) mod real;
 mod scene;
+mod stop;
 mod table;
 mod watch;

@@ -576,6 +576,7 @@ fn a_pass_reads_pages_of_pods_and_tells_what_it_did_in_json() {
         "mended",
         "pods",
         "revision",
+        "stopped",
         "tookSeconds",
         "troubles",
         "unreadable",

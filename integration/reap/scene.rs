@@ -1,6 +1,9 @@
 //! A cluster, its leases, and a reaper that a test moves by hand.
 
-use std::{sync::Mutex, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use leasehold::{
     domain::{
@@ -10,7 +13,7 @@ use leasehold::{
         reap::{Policy, Row},
     },
     pods::{Cluster, fake::FakeCluster},
-    reaper::{self, Fate, Options, PassError, Report, Step},
+    reaper::{self, Fate, Options, PassError, Report, Step, Stop},
     store::{record::PoolDocument, testing::MemoryStore},
 };
 
@@ -22,6 +25,8 @@ pub(crate) struct Scene {
     pub(crate) api: FakeCluster,
     pub(crate) policy: Policy,
     pub(crate) trail: Trail,
+    /// Ends passes early.
+    pub(crate) stop: Arc<Stop>,
     /// The reaper's own clock.
     pub(crate) host: Node,
 }
@@ -53,7 +58,7 @@ impl Scene {
         }
         // No cluster is without any pod: an empty list is a brake.
         api.state().pod(&key("kube-system/proxy-n1"), &uid("proxy"), &node("n1"));
-        Self { world, api, policy: Policy::default(), trail: Trail::default(), host }
+        Self { world, api, policy: Policy::default(), trail: Trail::default(), stop: Arc::default(), host }
     }
 
     /// A pod that runs and has a lease.
@@ -154,6 +159,7 @@ impl Scene {
             log: &self.trail,
             cluster: &cluster,
             policy: &self.policy,
+            stop: &self.stop,
         };
         let steps: Mutex<Vec<Step>> = Mutex::default();
         let report = reaper::pass(&context, options, &|step| steps.lock().unwrap().push(step)).await;

@@ -78,6 +78,7 @@ impl Reaper {
             log,
             cluster: &cluster,
             policy: &scene.policy,
+            stop: &scene.stop,
         };
         let say = |text: &str| self.said.lock().unwrap().push(text.to_owned());
         let talk = Talk::new(&say);

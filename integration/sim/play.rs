@@ -917,6 +917,7 @@ impl<'h> Player<'h> {
                 log: &there,
                 cluster: &cluster,
                 policy: &policy,
+                stop: &reaper::Stop::default(),
             };
             let options = Options { mend: true, ..Options::default() };
             let ended = reaper::pass(&context, options, &|_| {}).await;

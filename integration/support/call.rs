@@ -288,6 +288,11 @@ impl Cli {
     pub(crate) fn run(mut self) -> Finished {
         run(&mut self.command, &self.stdin)
     }
+
+    /// Starts it and does not wait.
+    pub(crate) fn start(mut self) -> Running {
+        Running::start(&mut self.command, &self.stdin)
+    }
 }
 
 /// A folder with the program under its name as a plugin.

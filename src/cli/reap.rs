@@ -2,7 +2,7 @@
 //!
 //! The JSON of a pass: `revision`, `at`, `cluster`, `dryRun`, `tookSeconds`, `leases`, `bound`, `pods`, `candidates`,
 //! `givenBack`, `kept` (how many, by reason), `unreadable` (`key`, `why`), `brakes` (`brake`, `text`), `mended` (`text`,
-//! `repair`), `forgotten`, `troubles`, and `items`, one a lease: `namespace`, `pod`, `container`, `network`, `ifname`,
+//! `repair`), `forgotten`, `troubles`, `stopped` (null, or `by`, `done`, `of`), and `items`, one a lease: `namespace`, `pod`, `container`, `network`, `ifname`,
 //! `addresses`, `state`, `node`, `row`, `verdict` (`kept`, `given back`, `to give back`, `changed`, `failed`), `reason`
 //! (of what is kept), `failed` (why the store did not take the end), `why`, `look` (a person should).
 
@@ -10,13 +10,13 @@ use std::{
     io::{IsTerminal as _, Write as _},
     os::unix::fs::PermissionsExt as _,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
 use serde_json::{Value, json};
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
     time::Instant,
 };
@@ -39,7 +39,7 @@ use crate::{
     ops::{Clock, Log},
     pods::{Api, ApiError, Cluster},
     reaper::{
-        self, Fate, Judged, Measured, Metrics, Options, PassError, Report, Step, Talk, Teller, Watching,
+        self, Fate, Judged, Measured, Metrics, Options, PassError, Report, Step, Stop, Talk, Teller, Watching,
     },
     store::{Upkeep as _, any::AnyStore, record::format_time},
 };
@@ -67,6 +67,7 @@ pub(crate) async fn run(site: &Site, global: &Global, args: &Reap) -> Ended {
     let policy = policy(site, args)?;
     let metrics = Arc::new(Metrics::new());
     let store = Measured::new(&site.store, &metrics);
+    let stop = Stop::default();
     let context = reaper::Context {
         store: &store,
         api: &api,
@@ -74,12 +75,48 @@ pub(crate) async fn run(site: &Site, global: &Global, args: &Reap) -> Ended {
         log: &site.trail,
         cluster: &cluster,
         policy: &policy,
+        stop: &stop,
     };
     if args.watch {
         return watch(&context, &api, site, global, args, &metrics).await;
     }
+    let (mut signals, meter, by) = (Signals::listen()?, Meter::new(), OnceLock::new());
+    tokio::select! {
+        ended = once(&context, global, args, &metrics, &meter, &by) => ended,
+        failure = stopped_twice(&mut signals, &stop, &meter, &by) => Err(failure),
+    }
+}
+
+/// The first signal stops the pass. Ends with the second, which does not wait for what is under way.
+async fn stopped_twice(
+    signals: &mut Signals,
+    stop: &Stop,
+    meter: &Meter,
+    by: &OnceLock<&'static str>,
+) -> Failure {
+    let first = signals.next().await;
+    let _ = by.set(first);
+    stop.stop();
+    meter.clear();
+    say(&format!("{first}: no more is begun, and what is under way is finished; once more ends it at once"));
+    let second = signals.next().await;
+    Failure {
+        text: format!("ended by {second} with writes under way: the next pass sees what became of them"),
+        hint: None,
+        code: FAILED,
+    }
+}
+
+async fn once<C: Clock, L: Log>(
+    context: &reaper::Context<'_, Measured<'_, AnyStore>, Api, C, L>,
+    global: &Global,
+    args: &Reap,
+    metrics: &Metrics,
+    meter: &Meter,
+    by: &OnceLock<&'static str>,
+) -> Ended {
     if let Some(path) = &args.textfile {
-        resume_metrics(path, &metrics)?;
+        resume_metrics(path, metrics)?;
     }
     let options = Options {
         dry_run: args.write.dry_run,
@@ -87,26 +124,40 @@ pub(crate) async fn run(site: &Site, global: &Global, args: &Reap) -> Ended {
         mend: !args.no_mend,
         quick: false,
     };
-    let meter = Meter::new();
-    let report = reaper::pass(&context, options, &|step| meter.show(step)).await;
+    let report = reaper::pass(context, options, &|step| meter.show(step)).await;
     meter.clear();
+    let by = || by.get().copied().unwrap_or("a signal");
     let mut report = match report {
         Ok(report) => report,
         Err(error) => {
-            metrics.failed();
+            let ended = match error {
+                PassError::Stopped => {
+                    metrics.stopped();
+                    say(&format!("stopped by {} before anything was given back", by()));
+                    Ok(End::Look)
+                }
+                error @ (PassError::Store(_) | PassError::Api(_) | PassError::Unregistered { .. }) => {
+                    metrics.failed();
+                    Err(failure(error))
+                }
+            };
             if let Some(path) = &args.textfile {
-                write_metrics(path, &metrics)
+                write_metrics(path, metrics)
                     .unwrap_or_else(|failure| say(&format!("error: {}", failure.text)));
             }
-            return Err(failure(error));
+            return ended;
         }
     };
-    if !options.dry_run {
-        after(&context, args, &mut report, &metrics).await;
+    if !options.dry_run && report.stopped.is_none() {
+        let whole = context.stop.or(after(context, args, &mut report, metrics)).await;
+        if whole.is_none() {
+            let left = format!("stopped by {}: pools were not counted, or Events not recorded", by());
+            report.troubles.push(left);
+        }
     }
-    metrics.passed(&report, HostClock.now());
-    let written = args.textfile.as_ref().map_or(Ok(()), |path| write_metrics(path, &metrics));
-    let end = show(global, &cluster, options, report)?;
+    metrics.passed(&report, context.clock.now());
+    let written = args.textfile.as_ref().map_or(Ok(()), |path| write_metrics(path, metrics));
+    let end = show(global, context.cluster, options, report, by())?;
     written.map(|()| end)
 }
 
@@ -167,10 +218,7 @@ async fn watch<L: Log>(
         ));
     }
     let failed = |text: String| Failure { text, hint: None, code: FAILED };
-    let signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
-    let [Ok(mut terminate), Ok(mut interrupt)] = signals else {
-        return Err(failed("signals cannot be taken".into()));
-    };
+    let mut signals = Signals::listen()?;
     let serving = match &args.listen {
         Some(wanted) => {
             let bound = async {
@@ -214,8 +262,7 @@ async fn watch<L: Log>(
     tokio::pin!(working);
     tokio::select! {
         () = &mut working => {}
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        _ = signals.next() => {}
     }
     // A commit that was sent is waited for, so that nothing is left in doubt; no other begins.
     let closed = async {
@@ -229,6 +276,34 @@ async fn watch<L: Log>(
         serving.abort();
     }
     Ok(End::Done)
+}
+
+/// The signals that ask for an end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, Failure> {
+        let listen = || {
+            let terminate = signal(SignalKind::terminate())?;
+            signal(SignalKind::interrupt()).map(|interrupt| Self { terminate, interrupt })
+        };
+        listen().map_err(|error: std::io::Error| Failure {
+            text: format!("signals cannot be taken: {error}"),
+            hint: None,
+            code: FAILED,
+        })
+    }
+
+    /// The next one's name.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }
 
 /// Where Events go that are about no namespace.
@@ -331,6 +406,7 @@ pub(crate) fn sticky_kinds(site: &Site, more: &[String]) -> Vec<String> {
 fn failure(error: PassError) -> Failure {
     let hint = match &error {
         PassError::Store(error) => return error.clone().into(),
+        PassError::Stopped => "the next pass begins anew".into(),
         PassError::Api(_) => "nothing was given back; the next pass begins anew".into(),
         PassError::Unregistered { cluster, .. } => format!(
             "`leasehold cluster add {cluster} --uid \"$(kubectl get namespace kube-system -o jsonpath='{{.metadata.uid}}')\"`"
@@ -339,11 +415,11 @@ fn failure(error: PassError) -> Failure {
     Failure { text: error.to_string(), hint: Some(hint), code: FAILED }
 }
 
-fn show(global: &Global, cluster: &ClusterName, options: Options, report: Report) -> Ended {
+fn show(global: &Global, cluster: &ClusterName, options: Options, report: Report, by: &str) -> Ended {
     let documents = matches!(global.output, Format::Json | Format::Yaml);
     if documents {
         let items: Vec<Value> = report.judged.iter().map(item).collect();
-        let whole = document(cluster, options, &report, items);
+        let whole = document(cluster, options, &report, items, by);
         let text = render::document(&whole, global.output).map_err(|text| Failure {
             text,
             hint: None,
@@ -368,6 +444,12 @@ fn show(global: &Global, cluster: &ClusterName, options: Options, report: Report
         }
     }
     talk(options, &report);
+    if let Some(come) = report.stopped {
+        say(&format!(
+            "stopped by {by} after {} of {} candidates; the next pass goes on",
+            come.done, come.all
+        ));
+    }
     Ok(if report.needs_a_look() { End::Look } else { End::Done })
 }
 
@@ -419,7 +501,7 @@ fn item(judged: &Judged) -> Value {
     })
 }
 
-fn document(cluster: &ClusterName, options: Options, report: &Report, items: Vec<Value>) -> Value {
+fn document(cluster: &ClusterName, options: Options, report: &Report, items: Vec<Value>, by: &str) -> Value {
     json!({
         "revision": report.revision.0,
         "at": format_time(report.at),
@@ -439,6 +521,7 @@ fn document(cluster: &ClusterName, options: Options, report: &Report, items: Vec
             .map(|(note, repair)| json!({"text": check::text(note, *repair), "repair": repair.as_str()})).collect::<Vec<_>>(),
         "forgotten": report.forgotten,
         "troubles": report.troubles,
+        "stopped": report.stopped.map(|come| json!({"by": by, "done": come.done, "of": come.all})),
         "items": items,
     })
 }

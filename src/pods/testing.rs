@@ -52,6 +52,8 @@ pub enum Scenario {
     Hollow,
     /// Takes the request and says nothing.
     Hangs,
+    /// So long after each question for one pod.
+    Slow(Duration),
     /// One byte each 50 ms.
     Drips,
     /// 404 in nobody's words.
@@ -227,7 +229,7 @@ async fn serve(mut stream: TcpStream, connection: usize, state: &Mutex<State>) -
     let mut buffer = Vec::new();
     loop {
         let Some(seen) = receive(&mut stream, &mut buffer, connection).await? else { return Ok(()) };
-        let (action, last, date) = {
+        let (action, last, date, slow) = {
             let mut state = locked(state);
             state.seen.push(seen.clone());
             let action = state.answer(&seen);
@@ -236,8 +238,13 @@ async fn serve(mut stream: TcpStream, connection: usize, state: &Mutex<State>) -
                 Scenario::Date(date) => Some(date),
                 _ => Some(DATE),
             };
-            (action, state.scenario == Scenario::Resets, date)
+            let slow = match state.scenario {
+                Scenario::Slow(slow) if seen.path.contains("/pods/") => slow,
+                _ => Duration::ZERO,
+            };
+            (action, state.scenario == Scenario::Resets, date, slow)
         };
+        sleep(slow).await;
         let date = date.map_or_else(String::new, |date| format!("Date: {date}\r\n"));
         match action {
             Action::Reply(status, headers, body) => {

@@ -11,7 +11,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use super::read::pages;
+use super::{read::pages, stop::Stop};
 use crate::{
     admin::{
         self,
@@ -124,6 +124,7 @@ pub(super) async fn mend<S: Store, K: Cluster>(
     suspicious: BTreeSet<Key>,
     now: Timestamp,
     dry: bool,
+    stop: &Stop,
 ) -> Result<Mended, admin::Error> {
     let mut mended = Mended { looked: true, ..Mended::default() };
     if suspicious.is_empty() {
@@ -134,6 +135,9 @@ pub(super) async fn mend<S: Store, K: Cluster>(
     let contents = read_again(store, suspicious).await?;
     let mut plans = Plans::new(&contents, now);
     for note in audit(&contents.everything).into_iter().filter(|note| is_half(&note.kind)) {
+        if stop.is_wanted() {
+            break;
+        }
         let certain = is_known(&note.kind, cluster) && plans.of(&note).is_some();
         let repair = if !certain || !may(api, cluster, &plans, &note.kind).await {
             Repair::ByHand

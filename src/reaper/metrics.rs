@@ -34,6 +34,8 @@ pub enum Passed {
     Braked,
     /// There was none: the store or the API did not answer.
     Failed,
+    /// Somebody stopped it.
+    Stopped,
 }
 
 /// What the store was asked.
@@ -46,7 +48,7 @@ pub enum Operation {
 }
 
 /// The labels of [`Passed`], in its order.
-const RESULTS: [&str; 3] = ["done", "braked", "failed"];
+const RESULTS: [&str; 4] = ["done", "braked", "failed", "stopped"];
 /// The labels of [`Operation`], in its order.
 const OPERATIONS: [&str; 2] = ["read", "commit"];
 /// The labels of all brakes.
@@ -193,7 +195,11 @@ impl Metrics {
         }
         figures.forgotten += report.forgotten as u64;
         figures.troubles = Some(report.troubles.len() + report.unreadable.len());
-        let ended = if report.braked() { Passed::Braked } else { Passed::Done };
+        let ended = match report.stopped {
+            Some(_) => Passed::Stopped,
+            None if report.braked() => Passed::Braked,
+            None => Passed::Done,
+        };
         figures.passes[ended as usize] += 1;
         if ended == Passed::Done {
             figures.last_success = Some(now);
@@ -203,8 +209,17 @@ impl Metrics {
 
     /// There was no pass. What the last one found is no longer known.
     pub fn failed(&self) {
+        self.no_pass(Passed::Failed);
+    }
+
+    /// The same: somebody stopped it before it gave anything back.
+    pub fn stopped(&self) {
+        self.no_pass(Passed::Stopped);
+    }
+
+    fn no_pass(&self, ended: Passed) {
         let mut figures = self.figures();
-        figures.passes[Passed::Failed as usize] += 1;
+        figures.passes[ended as usize] += 1;
         figures.candidates = None;
         figures.kept.clear();
     }

@@ -21,6 +21,7 @@ mod mend;
 mod metrics;
 mod pass;
 mod read;
+mod stop;
 mod watch;
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
@@ -36,6 +37,7 @@ pub use self::{
     mend::Mended,
     metrics::{Metrics, Operation, Passed},
     pass::pass,
+    stop::Stop,
     watch::{Talk, Watching, watch},
 };
 use crate::{
@@ -65,6 +67,8 @@ pub struct Context<'a, S, K, C, L> {
     pub cluster: &'a ClusterName,
     /// Times and limits.
     pub policy: &'a Policy,
+    /// Ends a pass early.
+    pub stop: &'a Stop,
 }
 
 /// How a pass is made.
@@ -102,6 +106,9 @@ pub enum PassError {
     /// The Kubernetes API.
     #[error(transparent)]
     Api(#[from] ApiError),
+    /// It was [stopped](Stop) while it read.
+    #[error("stopped before anything was given back")]
+    Stopped,
     /// The cluster's name is not in the store.
     #[error("cluster {cluster} is not registered (registered: {known})")]
     Unregistered {
@@ -197,10 +204,21 @@ pub struct Report {
     pub troubles: Vec<String>,
     /// Annotations of living pods that their leases do not follow; not all, if they are many.
     pub ignored: Vec<Ignored>,
+    /// Somebody [stopped](Stop) it, and it left something undone.
+    pub stopped: Option<Stopped>,
     /// When the next verdict is due that waits for nothing but time.
     pub due: Option<Instant>,
     /// How long it took.
     pub took: Duration,
+}
+
+/// How far a pass came that was stopped.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Stopped {
+    /// So many candidates it was done with.
+    pub done: usize,
+    /// Of so many that no brake stopped.
+    pub all: usize,
 }
 
 /// A pod whose annotation is not followed.
@@ -242,6 +260,6 @@ impl Report {
     #[must_use]
     pub fn needs_a_look(&self) -> bool {
         let left = self.left_by_hand().next().is_some();
-        self.braked() || self.mended.too_many || left || !self.troubles.is_empty()
+        self.braked() || self.stopped.is_some() || self.mended.too_many || left || !self.troubles.is_empty()
     }
 }

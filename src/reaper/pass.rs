@@ -14,7 +14,9 @@ use std::{
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 
-use super::{Context, Fate, Ignored, Judged, Mended, Options, PassError, Report, Step, events, mend, read};
+use super::{
+    Context, Fate, Ignored, Judged, Mended, Options, PassError, Report, Step, Stopped, events, mend, read,
+};
 use crate::{
     domain::{
         kubernetes::{Answer, Controller, ControllerRef, Node, Pod, PodKey},
@@ -45,27 +47,34 @@ const MOST_UNHEARD: usize = AT_ONCE;
 /// How many released keys one transaction forgets: etcd takes 128 operations.
 const FORGET_AT_ONCE: usize = 60;
 
+/// The reason of what a stopped pass did not come to.
+const STOPPED: &str = "stopped";
+
 /// Annotations that are not followed, in one report.
 const MOST_IGNORED: usize = 100;
 
 /// A pass. See the module above for its order.
 ///
 /// # Errors
-/// [`PassError`]: leases or pods could not be listed in full. Nothing was given back then.
+/// [`PassError`]: leases or pods could not be listed in full, or it was stopped before they were. Nothing was given back
+/// then.
 pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
     context: &Context<'_, S, K, C, L>,
     options: Options,
     progress: &(dyn Fn(Step) + Sync),
 ) -> Result<Report, PassError> {
     let began = Instant::now();
-    let start = read::start(context.store, context.cluster, &|count| progress(Step::Leases(count))).await?;
+    let stop = context.stop;
+    let counted = |count| progress(Step::Leases(count));
+    let start = read::start(context.store, context.cluster, &counted);
+    let start = stop.or(start).await.ok_or(PassError::Stopped)??;
     let Some(registered) = start.cluster.clone() else {
         let mut known: Vec<String> = start.known.iter().map(ToString::to_string).collect();
         known.sort();
         let known = if known.is_empty() { "none".into() } else { known.join(", ") };
         return Err(PassError::Unregistered { cluster: context.cluster.clone(), known });
     };
-    let found = context.api.identity().await?;
+    let found = stop.or(context.api.identity()).await.ok_or(PassError::Stopped)??;
     let mut run = Run {
         context,
         pools: &start.pools,
@@ -87,7 +96,8 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
         }
         keep
     };
-    let listed = context.api.pods_that(&keep, &|count| progress(Step::Pods(count))).await?;
+    let counted = |count| progress(Step::Pods(count));
+    let listed = stop.or(context.api.pods_that(&keep, &counted)).await.ok_or(PassError::Stopped)??;
     let (at, count) = (listed.at, listed.all);
     let skew_ms = context.clock.now().since(at);
     let pods: HashMap<&PodKey, &Pod> = listed.items.iter().map(|pod| (&pod.key, pod)).collect();
@@ -106,7 +116,8 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
         .collect();
     let mut troubles = Vec::new();
     run.listed_at = Instant::now();
-    run.looked = look_further(context, &cases, &mut troubles).await;
+    let looked = stop.or(look_further(context, &cases, &mut troubles)).await;
+    run.looked = looked.ok_or(PassError::Stopped)?;
     let mut verdicts: Vec<Verdict> =
         cases.iter().map(|(lease, seen)| run.verdict(lease, *seen, at)).collect();
     let candidates = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Give(_))).count();
@@ -124,7 +135,8 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
         Vec::new()
     } else {
         if run.looked.nodes.is_none() {
-            run.looked.nodes = Some(list_nodes(context, &mut troubles).await);
+            let nodes = stop.or(list_nodes(context, &mut troubles)).await;
+            run.looked.nodes = Some(nodes.ok_or(PassError::Stopped)?);
         }
         run.brakes((&registered, &found), &start.leases, bound, count, &gives)
     };
@@ -147,12 +159,13 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
         forgotten: 0,
         troubles,
         ignored,
+        stopped: None,
         due: None,
         took: Duration::ZERO,
     };
-    run.act(&start.leases, verdicts, options, progress, &mut report).await;
+    let come = run.act(&start.leases, verdicts, options, progress, &mut report).await;
     report.due = run.due.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if options.mend {
+    if options.mend && !stop.is_wanted() {
         progress(Step::Mending);
         // What stops the giving-back stops this, too.
         let look_only = options.dry_run || !report.brakes.is_empty();
@@ -164,17 +177,19 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
     }
     // Another cluster's clock says nothing of what is old here.
     let own = !report.brakes.iter().any(|brake| matches!(brake, Brake::Identity { .. }));
-    if !options.dry_run && !options.quick && own {
+    if !options.dry_run && !options.quick && own && !stop.is_wanted() {
         match forget(context, at).await {
             Ok(count) => report.forgotten = count,
             Err(why) => report.troubles.push(format!("released addresses were not forgotten: {why}")),
         }
         if report.brakes.is_empty()
+            && !stop.is_wanted()
             && let Err(why) = write_down(context, at).await
         {
             report.troubles.push(format!("the time of this pass was not written down: {why}"));
         }
     }
+    report.stopped = stop.is_wanted().then_some(come);
     report.took = began.elapsed();
     Ok(report)
 }
@@ -418,7 +433,7 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         asking.values().filter_map(contradiction).take(MOST_IGNORED).collect()
     }
 
-    /// Notes and ends, many at once; what is merely kept is counted.
+    /// Notes and ends, many at once; what is merely kept is counted. How far it came.
     async fn act(
         &self,
         leases: &[(Lease, Revision)],
@@ -426,7 +441,7 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         options: Options,
         progress: &(dyn Fn(Step) + Sync),
         report: &mut Report,
-    ) {
+    ) -> Stopped {
         let brakes = report.brakes.clone();
         let mut work = Vec::new();
         for ((lease, revision), verdict) in leases.iter().zip(verdicts) {
@@ -453,7 +468,9 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
                 match verdict {
                     Verdict::Give(give) => {
                         let ended = self.end(lease, revision, give, brakes, options).await;
-                        progress(Step::Candidates(done.fetch_add(1, Ordering::Relaxed) + 1, all));
+                        if ended.fate != Fate::Kept(STOPPED) {
+                            progress(Step::Candidates(done.fetch_add(1, Ordering::Relaxed) + 1, all));
+                        }
                         ended
                     }
                     Verdict::Note(kept, note) => {
@@ -491,6 +508,7 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         // A pass that could not ask again has not done its work, and says so not only in a table.
         report.troubles.extend(in_short(unanswered));
         report.judged.sort_by(|a, b| a.id.cmp(&b.id));
+        Stopped { done: done.into_inner(), all }
     }
 
     async fn note(
@@ -503,6 +521,9 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
     ) -> Fate {
         if options.dry_run {
             return Fate::Noted(label);
+        }
+        if self.context.stop.is_wanted() {
+            return Fate::Kept(label);
         }
         let change = |stored: &Stored<Lease>| Some(changes::note(stored, &note.write(&stored.value)));
         match self.change(lease, revision, change).await {
@@ -524,9 +545,13 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         if options.dry_run {
             return judged(lease, give.row(), Fate::Candidate, give.text().to_owned(), true);
         }
-        let confirmed = match self.confirm(lease, &give, brakes).await {
-            Ok(confirmed) => confirmed,
-            Err(why) => {
+        let confirmed = match self.context.stop.or(self.confirm(lease, &give, brakes)).await {
+            None => {
+                let why = "the pass was stopped before it came to this lease".into();
+                return judged(lease, give.row(), Fate::Kept(STOPPED), why, true);
+            }
+            Some(Ok(confirmed)) => confirmed,
+            Some(Err(why)) => {
                 self.waits(&why, Instant::now());
                 let look = !matches!(why, Keep::PodLives | Keep::Changed);
                 return judged(lease, give.row(), Fate::Kept(why.label()), why.to_string(), look);
@@ -668,9 +693,12 @@ async fn look_for_halves<S: Store, K: Cluster, C: Clock, L: Log>(
     dry: bool,
 ) -> Result<Mended, String> {
     let text = |error: &dyn std::error::Error| error.to_string();
-    let found = mend::suspicious(context.store, context.cluster, leases, at).await.map_err(|e| text(&e))?;
+    let found = mend::suspicious(context.store, context.cluster, leases, at);
+    let Some(found) = context.stop.or(found).await else { return Ok(Mended::default()) };
+    let found = found.map_err(|e| text(&e))?;
     let own = (context.api, context.cluster);
-    mend::mend(context.store, own, found, context.clock.now(), dry).await.map_err(|e| text(&e))
+    let mended = mend::mend(context.store, own, found, context.clock.now(), dry, context.stop);
+    mended.await.map_err(|e| text(&e))
 }
 
 /// Drops the keys of addresses that were given back long ago, by the clock that wrote them or this one's.
@@ -679,7 +707,8 @@ async fn forget<S: Store, K: Cluster, C: Clock, L: Log>(
     now: Timestamp,
 ) -> Result<usize, StoreError> {
     let mut old: Vec<Txn> = Vec::new();
-    read::pages(context.store, &keys::all_released(), None, |entries| {
+    let all = keys::all_released();
+    let read = read::pages(context.store, &all, None, |entries| {
         for entry in entries {
             let Some((domain, address)) = keys::parse_released(&entry.key) else { continue };
             let Ok(stored) = record::decode_released(entry) else { continue };
@@ -687,10 +716,14 @@ async fn forget<S: Store, K: Cluster, C: Clock, L: Log>(
                 old.extend(changes::forget(&domain, address, &stored));
             }
         }
-    })
-    .await?;
+    });
+    let Some(read) = context.stop.or(read).await else { return Ok(0) };
+    read?;
     let mut count = 0;
     for some in old.chunks(FORGET_AT_ONCE) {
+        if context.stop.is_wanted() {
+            break;
+        }
         let deadline = Instant::now() + COMMIT_FOR;
         let mut together = Txn::default();
         for txn in some {
