@@ -183,3 +183,21 @@ fn a_second_signal_does_not_wait_for_a_store_that_says_nothing() {
     );
     assert!(finished.took < Duration::from_secs(9), "{:?}", finished.took);
 }
+
+#[test]
+fn progress_is_for_a_terminal_alone() {
+    require!(Part::Etcd(Version::V36));
+    let site = Site::new(SLOW);
+    let (said, status) = site.reap("").on_terminal();
+    assert_eq!(status.code(), Some(0), "{said}");
+    let (progress, rest) = said.rsplit_once("\r\u{1b}[K").unwrap();
+    let shown: Vec<&str> = progress.split("\r\u{1b}[K").collect();
+    assert!(shown.iter().any(|line| line.ends_with(&format!(" of {DEAD} candidates"))), "{shown:?}");
+    assert!(shown.iter().all(|line| !line.contains('\n')), "{shown:?}");
+    assert!(rest.contains(&format!("{DEAD} given back")), "{rest}");
+
+    let site = Site::new(SLOW);
+    let finished = site.reap("").run();
+    assert_eq!(finished.success().matches("given back").count(), DEAD);
+    assert!(!finished.stderr().contains(['\r', '\u{1b}']), "{:?}", finished.stderr());
+}

@@ -10,12 +10,15 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
+    fs::File,
+    io::Read as _,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitStatus, Stdio},
     sync::OnceLock,
 };
 
+use nix::pty::openpty;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -287,6 +290,17 @@ impl Cli {
 
     pub(crate) fn run(mut self) -> Finished {
         run(&mut self.command, &self.stdin)
+    }
+
+    /// Talks to a terminal: what it wrote there, and how it ended.
+    pub(crate) fn on_terminal(mut self) -> (String, ExitStatus) {
+        let terminal = openpty(None, None).unwrap();
+        self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(terminal.slave);
+        let mut child = self.command.spawn().unwrap();
+        drop(self.command); // and with it our copy of the terminal's end
+        let mut said = Vec::new();
+        let _ = File::from(terminal.master).read_to_end(&mut said); // a terminal that is closed is an error there
+        (String::from_utf8(said).unwrap(), child.wait().unwrap())
     }
 
     /// Starts it and does not wait.
