@@ -606,13 +606,24 @@ fn one_pass_writes_a_file_for_node_exporter_also_when_it_fails() {
     let beside = fs::read_dir(host.folder()).unwrap().map(|entry| entry.unwrap().file_name());
     let beside: Vec<_> = beside.filter(|name| name.to_string_lossy().contains(".prom.")).collect();
     assert!(beside.is_empty(), "{beside:?}");
-    // What is no text of metrics is left alone.
-    let refused = Cli::new(&host).line("reap --textfile /no/such/folder/x.prom --no-events --kubeconfig");
-    let refused = refused.args([&server.kubeconfig()]).run();
-    assert_eq!(refused.code(), Some(1));
-    assert!(
-        refused.stderr().contains("--textfile /no/such/folder/x.prom: No such file"),
-        "{}",
-        refused.stderr()
-    );
+    // A file that cannot be written stops no pass. What is no text of metrics is left alone.
+    let folder = host.folder().join("folder.prom");
+    fs::create_dir(&folder).unwrap();
+    for (file, words) in [
+        ("/no/such/folder/x.prom", "--textfile /no/such/folder/x.prom: No such file"),
+        (folder.to_str().unwrap(), "folder.prom: Is a directory"),
+    ] {
+        let passed = Cli::new(&host).line("reap --no-events --kubeconfig").args([&server.kubeconfig()]);
+        let passed = passed.args(["--textfile", file]).run();
+        assert_eq!(passed.code(), Some(3), "{}", passed.stderr());
+        assert!(passed.stderr().contains("warning: no metrics, "), "{}", passed.stderr());
+        assert!(
+            passed.stderr().contains(words) && passed.stderr().contains(" given back, "),
+            "{}",
+            passed.stderr()
+        );
+    }
+    let refused = Cli::new(&host).line("reap --textfile leasehold.txt").run();
+    assert_eq!(refused.code(), Some(2), "{}", refused.stderr());
+    assert!(refused.stderr().contains("must end in .prom"), "{}", refused.stderr());
 }

@@ -521,7 +521,7 @@ pub(crate) struct Reap {
     #[arg(long, value_name = "[ADDRESS]:PORT", value_parser = listen::parse, requires = "watch", help_heading = "Controller")]
     pub(crate) listen: Option<Listen>,
     /// Without --watch: write metrics into this file, for node_exporter's textfile collector; totals go on from what is in it
-    #[arg(long, value_name = "FILE.prom", conflicts_with_all = ["watch", "dry_run"])]
+    #[arg(long, value_name = "FILE.prom", value_parser = textfile, conflicts_with_all = ["watch", "dry_run"])]
     pub(crate) textfile: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) api: KubernetesArgs,
@@ -554,6 +554,15 @@ fn compact(text: &str) -> Result<Compact, String> {
         }
         keep => Ok(Compact::Keep(keep)),
     }
+}
+
+/// node_exporter reads no other.
+fn textfile(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.extension().is_some_and(|extension| extension == "prom") {
+        return Ok(path);
+    }
+    Err("must end in .prom: node_exporter's textfile collector reads no other file".into())
 }
 
 fn sticky_kind(text: &str) -> Result<String, String> {
@@ -701,6 +710,14 @@ mod tests {
         for text in ["4m59s", "24h", "0s", "x"] {
             assert!(compact(text).is_err(), "{text}");
         }
+    #[test]
+    fn a_textfile_is_one_that_is_collected() {
+        assert_eq!(textfile("/var/lib/a.b.prom"), Ok("/var/lib/a.b.prom".into()));
+        for text in ["leasehold.txt", "leasehold.prom.1", ".prom", "prom", "leasehold.prom/", ""] {
+            assert_eq!(textfile(text).is_ok(), text == "leasehold.prom/", "{text}");
+        }
+    }
+
     }
 
     /// Every command that somebody can run has a help text, and those that take arguments an example.

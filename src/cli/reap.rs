@@ -115,9 +115,9 @@ async fn once<C: Clock, L: Log>(
     meter: &Meter,
     by: &OnceLock<&'static str>,
 ) -> Ended {
-    if let Some(path) = &args.textfile {
-        resume_metrics(path, metrics)?;
-    }
+    let file = args.textfile.as_deref();
+    let resumed = file.is_none_or(|path| is_right(path, resume_metrics(path, metrics)));
+    let write = || resumed && file.is_none_or(|path| is_right(path, write_metrics(path, metrics)));
     let options = Options {
         dry_run: args.write.dry_run,
         all: matches!(global.output, Format::Wide | Format::Json | Format::Yaml),
@@ -141,10 +141,7 @@ async fn once<C: Clock, L: Log>(
                     Err(failure(error))
                 }
             };
-            if let Some(path) = &args.textfile {
-                write_metrics(path, metrics)
-                    .unwrap_or_else(|failure| say(&format!("error: {}", failure.text)));
-            }
+            write();
             return ended;
         }
     };
@@ -156,9 +153,9 @@ async fn once<C: Clock, L: Log>(
         }
     }
     metrics.passed(&report, context.clock.now());
-    let written = args.textfile.as_ref().map_or(Ok(()), |path| write_metrics(path, metrics));
+    let written = write();
     let end = show(global, context.cluster, options, report, by())?;
-    written.map(|()| end)
+    Ok(if written { end } else { End::Look })
 }
 
 /// What one pass does beside giving back.
@@ -318,25 +315,28 @@ fn own_namespace() -> Namespace {
 }
 
 /// Totals go on from what the last pass wrote. What is no text is not ours to replace.
-fn resume_metrics(path: &Path, metrics: &Metrics) -> Result<(), Failure> {
+fn resume_metrics(path: &Path, metrics: &Metrics) -> std::io::Result<()> {
     match std::fs::read_to_string(path) {
         Ok(before) => metrics.go_on_from(&before),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(textfile_failed(path, &error)),
+        Err(error) => return Err(error),
     }
     Ok(())
 }
 
-fn textfile_failed(path: &Path, error: &std::io::Error) -> Failure {
-    Failure {
-        text: format!("--textfile {}: {error}", path.display()),
-        hint: Some("it must be a text file in a folder that can be written".into()),
-        code: FAILED,
+/// A file that is wrong is said, and stops no pass.
+fn is_right(path: &Path, done: std::io::Result<()>) -> bool {
+    if let Err(error) = &done {
+        say(&format!(
+            "warning: no metrics, --textfile {}: {error}; it must be a text file in a folder that can be written",
+            path.display()
+        ));
     }
 }
 
+    done.is_ok()
 /// Whole or not at all: node_exporter may read at any moment. It runs as nobody, so everybody may read.
-fn write_metrics(path: &Path, metrics: &Metrics) -> Result<(), Failure> {
+fn write_metrics(path: &Path, metrics: &Metrics) -> std::io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     // It is taken for one of its own only if it ends in .prom.
@@ -348,10 +348,7 @@ fn write_metrics(path: &Path, metrics: &Metrics) -> Result<(), Failure> {
         file.sync_all()?;
         std::fs::rename(&aside, path)
     };
-    write().map_err(|error| {
-        let _ = std::fs::remove_file(&aside);
-        textfile_failed(path, &error)
-    })
+    write().inspect_err(|_| drop(std::fs::remove_file(&aside)))
 }
 
 /// The cluster whose leases are looked at: asked for, or the host file's.
