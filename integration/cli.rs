@@ -33,7 +33,7 @@ fn cli(host: &HostFile, line: &str) -> Finished {
 /// An etcd with a cluster and two pools, and a node.
 fn site(etcd: &Etcd) -> HostFile {
     let host = HostFile::on(etcd);
-    cli(&host, "cluster add prod-a --uid 11111111-2222").success();
+    cli(&host, "cluster add prod-a --uid 11111111-2222-4333-8444-555555555555").success();
     Cli::new(&host).line("pool apply -f -").stdin(POOLS).run().success();
     host
 }
@@ -369,12 +369,15 @@ fn freeze_thaw_and_clusters() {
     let etcd = Etcd::start(Version::V34);
     let host = site(&etcd);
     let meta = etcd.get("/leasehold/v1/meta").unwrap();
-    assert_eq!(cli(&host, "cluster add prod-a --uid 11111111-2222").success(), "cluster/prod-a unchanged\n");
+    assert_eq!(
+        cli(&host, "cluster add prod-a --uid 11111111-2222-4333-8444-555555555555").success(),
+        "cluster/prod-a unchanged\n"
+    );
     ends(
-        &cli(&host, "cluster add prod-a --uid other"),
+        &cli(&host, "cluster add prod-a --uid 66666666-7777-4888-9999-000000000000"),
         4,
         "",
-        "error: cluster prod-a is registered with UID 11111111-2222, not other\nhint: give this cluster another name; if the old one is gone for good: `leasehold cluster delete`\n",
+        "error: cluster prod-a is registered with UID 11111111-2222-4333-8444-555555555555, not 66666666-7777-4888-9999-000000000000\nhint: give this cluster another name; if the old one is gone for good: `leasehold cluster delete`\n",
     );
     assert_eq!(Cli::new(&host).args(["freeze", "--reason", "a restore"]).run().success(), "store frozen\n");
     let frozen = Call::add(&host).pod("shop/db-0").run().error_text(11);
@@ -394,7 +397,7 @@ fn b145_a_store_that_does_not_answer_is_named_with_what_to_do() {
     require!(Part::Etcd(Version::V34));
     let etcd = Etcd::with(Version::V34).auth().start();
     let host = HostFile::on(&etcd);
-    cli(&host, "cluster add prod-a --uid 1").success();
+    cli(&host, "cluster add prod-a --uid 11111111-2222-4333-8444-555555555555").success();
     let wrong = Cli::new(&host).line("lease list").env("ETCDCTL_USER", "leasehold:wrong").run();
     assert_eq!(wrong.code(), Some(1));
     assert!(wrong.stderr().starts_with("error: "), "{}", wrong.stderr());
@@ -411,7 +414,7 @@ fn b145_a_store_that_does_not_answer_is_named_with_what_to_do() {
         .env("ETCDCTL_ENDPOINTS", etcd.endpoint(0).trim_start_matches("http://"))
         .env("ETCDCTL_USER", format!("{}:{}", etcd.settings()["username"].as_str().unwrap(), password(&etcd)))
         .run();
-    assert_eq!(flags.success(), "prod-a   1   0   never\n");
+    assert_eq!(flags.success(), "prod-a   11111111-2222-4333-8444-555555555555   0   never\n");
     let none = Cli::new(&host).line("lease list").env("LEASEHOLD_CONFIG", "/nowhere.json").run();
     ends(
         &none,

@@ -102,7 +102,7 @@ fn site() -> (Etcd, HostFile) {
     document["log"]["file"] = json!(host.folder().join("leasehold.log"));
     document["stateDir"] = json!(host.state());
     host.write(&document.to_string());
-    Cli::new(&host).line("cluster add prod-a --uid 11111111-2222").run().success();
+    Cli::new(&host).line("cluster add prod-a --uid 11111111-2222-4333-8444-555555555555").run().success();
     let pools = root().join("config-examples/pools");
     Cli::new(&host)
         .args(["pool".as_ref(), "apply".as_ref(), "-f".as_ref(), pools.as_os_str()])
@@ -463,7 +463,7 @@ fn roles_are_what_is_needed(version: Version) {
     let node = as_user("leasehold-node-prod-a");
     let reaper = as_user("leasehold-reaper-prod-a");
     let cli = |line: &str| Cli::new(&admin).line(line).run();
-    cli("cluster add prod-a --uid 11111111-2222").success();
+    cli("cluster add prod-a --uid 11111111-2222-4333-8444-555555555555").success();
     cli("pool create all --network lan100 --subnet 10.0.0.0/22 --serves db/db --serves web/*").success();
     assert!(node_works(&node, &admin));
 

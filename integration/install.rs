@@ -22,7 +22,7 @@ use crate::support::{
     process::{Finished, Running, eventually, run},
 };
 
-const UID: &str = "11111111-2222";
+const UID: &str = "11111111-2222-4333-8444-555555555555";
 const NETWORK: &str = r#"{
   "cniVersion": "1.0.0", "name": "lan100",
   "plugins": [{"type": "macvlan", "master": "eth0", "ipam": {"type": "leasehold"}}]
@@ -470,7 +470,7 @@ fn a_daemon_copies_what_is_renewed_and_ends_when_told() {
     assert_eq!(machine.seen(), BTreeMap::new());
     // The cluster is registered, and it goes on by itself.
     let admin = HostFile::on(&etcd);
-    Cli::new(&admin).line("cluster add prod-b --uid 33333333").run().success();
+    Cli::new(&admin).line("cluster add prod-b --uid 33333333-4444-4555-8666-777777777777").run().success();
     let is_ready = || (machine.run("--check").code() == Some(0)).then_some(());
     eventually("the first installation", is_ready);
     let first = machine.config()["store"]["etcd"]["cert"].clone();

@@ -355,7 +355,10 @@ fn adopt_says_what_is_wrong_with_what_it_is_given() {
         "error: cluster test is not registered (registered: prod-a)\nhint: `leasehold cluster add test --uid \"$(kubectl get namespace kube-system -o jsonpath='{.metadata.uid}')\"`\n",
     );
     // A kubeconfig of another cluster than its name says.
-    let _ = Cli::new(&site.host).line("cluster add other --uid 11111111-2222").run().success();
+    let _ = Cli::new(&site.host)
+        .line("cluster add other --uid 11111111-2222-4333-8444-555555555555")
+        .run()
+        .success();
     let system = site.api.get("/api/v1/namespaces/kube-system").unwrap();
     let found = system["metadata"]["uid"].as_str().unwrap();
     for command in ["adopt", "check --against-pods"] {
@@ -364,7 +367,7 @@ fn adopt_says_what_is_wrong_with_what_it_is_given() {
             "",
             1,
             &format!(
-                "error: another cluster answers: kube-system has UID {found}, cluster other is registered with 11111111-2222\nhint: nothing was done; name the right one: --context, --kubeconfig, --cluster\n"
+                "error: another cluster answers: kube-system has UID {found}, cluster other is registered with 11111111-2222-4333-8444-555555555555\nhint: nothing was done; name the right one: --context, --kubeconfig, --cluster\n"
             ),
         );
     }

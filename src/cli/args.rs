@@ -556,6 +556,16 @@ fn compact(text: &str) -> Result<Compact, String> {
     }
 }
 
+/// As Kubernetes gives each object one.
+fn uid(text: &str) -> Result<Uid, String> {
+    let parts = text.split('-').map(str::len);
+    let is_hex = |byte: u8| byte == b'-' || byte.is_ascii_hexdigit();
+    if parts.eq([8, 4, 4, 4, 12]) && text.bytes().all(is_hex) {
+        return Uid::new(text.to_ascii_lowercase()).map_err(|error| error.to_string());
+    }
+    Err("must be a UUID: kubectl get namespace kube-system -o jsonpath={.metadata.uid}".into())
+}
+
 /// node_exporter reads no other.
 fn textfile(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
@@ -601,7 +611,7 @@ pub(crate) enum ClusterCommand {
         #[arg(value_parser = name(ClusterName::new))]
         name: ClusterName,
         /// The UID of its namespace kube-system
-        #[arg(long, value_parser = name(Uid::new))]
+        #[arg(long, value_parser = uid)]
         uid: Uid,
         #[command(flatten)]
         write: Write,
@@ -710,6 +720,18 @@ mod tests {
         for text in ["4m59s", "24h", "0s", "x"] {
             assert!(compact(text).is_err(), "{text}");
         }
+    #[test]
+    fn a_cluster_is_known_by_a_uuid() {
+        let good = "5f3c0e9a-1d52-4c1b-9a39-7d6a4c0e2b11";
+        assert_eq!(uid(good).unwrap().as_str(), good);
+        assert_eq!(uid(&good.to_uppercase()).unwrap().as_str(), good);
+        for text in ["", "prod-a", "11111111-2222", &good[1..], &good.replace('5', "g"), &format!("{good}-1")]
+        {
+            let fault = uid(text).unwrap_err();
+            assert!(fault.contains("kubectl get namespace kube-system"), "{text}: {fault}");
+        }
+    }
+
     #[test]
     fn a_textfile_is_one_that_is_collected() {
         assert_eq!(textfile("/var/lib/a.b.prom"), Ok("/var/lib/a.b.prom".into()));
