@@ -247,6 +247,86 @@ fn b013_check_shows_and_mends_half_pairs() {
 }
 
 #[test]
+fn an_address_key_without_its_lease_is_told_the_same_by_all() {
+    require!(Part::Etcd(Version::V34));
+    let etcd = Etcd::start(Version::V34);
+    let host = site(&etcd);
+    for n in 1..=23 {
+        let key = format!("/leasehold/v1/addresses/default/4/0a0001{n:02x}");
+        etcd.put(&key, &format!(r#"{{"v":1,"lease":"prod-a/shop/web-{n}/lan100/eth0"}}"#));
+    }
+    let why = "is held by the lease of shop/web-3 eth0 on lan100, which is not there";
+    let mends =
+        "`leasehold check --repair` writes that lease again, and so does the reaper; then it can be released";
+    let shown = cli(&host, "lease show 10.0.1.3");
+    assert!(shown.success().contains("state       invalid\n"), "{}", shown.stdout());
+    let line = format!("why         {why}: {mends}\n");
+    assert!(shown.stdout().contains(&line), "{}", shown.stdout());
+    let reserve = Cli::new(&host).line("lease reserve 10.0.1.3 --reason printer").run();
+    for refused in [
+        reserve,
+        cli(&host, "lease reserve shop/web-9 --address 10.0.1.3"),
+        cli(&host, "lease release 10.0.1.3"),
+    ] {
+        ends(&refused, 4, "", &format!("error: 10.0.1.3 {why}\nhint: {mends}\n"));
+    }
+    // A person reads twenty of a kind, a machine all.
+    let check = cli(&host, "check");
+    assert_eq!((check.code(), check.stdout().lines().count()), (Some(3), 1 + 20));
+    let words = "… and 3 more of address-without-lease (-o json shows all)\n23 errors, 0 warnings\n";
+    assert!(check.stderr().ends_with(words), "{}", check.stderr());
+    for (format, wanted) in [("wide", 1 + 23), ("name", 1)] {
+        assert_eq!(cli(&host, &format!("check -o {format}")).stdout().lines().count(), wanted, "{format}");
+    }
+    let all: Value = serde_json::from_str(cli(&host, "check -o json").stdout()).unwrap();
+    assert_eq!(all["items"].as_array().unwrap().len(), 23);
+}
+
+#[test]
+fn what_cannot_be_asked_for_is_wrong_usage() {
+    require!(Part::Etcd(Version::V34));
+    let etcd = Etcd::start(Version::V34);
+    let host = site(&etcd);
+    ends(
+        &cli(&host, "pool create a --network n --subnet 10.0.0.0/33 --range 10.0.0.9-10.0.0.5 --serves a/*"),
+        2,
+        "",
+        "error: flags: --range: 10.0.0.9-10.0.0.5: 10.0.0.9-10.0.0.5 runs backwards\n\
+         error: flags: ranges[0].subnet: 10.0.0.0/33: \"10.0.0.0/33\" is not a subnet in CIDR notation, such as 10.0.0.0/24 or fd00:9::/64\n\
+         hint: correct the flags; nothing was changed\n",
+    );
+    ends(
+        &cli(&host, "lease list --pool shop-bd"),
+        5,
+        "",
+        "error: no pool shop-bd\nhint: did you mean shop-db? `leasehold pool list` shows all\n",
+    );
+    assert_eq!(cli(&host, "lease list --pool shop-db -o name").success(), "");
+    for (line, words) in [
+        ("reap --interval 1m", "--watch"),
+        ("cluster add b --uid b", "kubectl get namespace kube-system"),
+        ("reap --textfile x.txt", "must end in .prom"),
+    ] {
+        let refused = cli(&host, line);
+        assert_eq!(refused.code(), Some(2), "{line}");
+        assert!(refused.stderr().contains(words), "{line}: {}", refused.stderr());
+    }
+    let flushed: Value = serde_json::from_str(cli(&host, "flush -o json").success()).unwrap();
+    assert_eq!(flushed, serde_json::json!({ "dryRun": false, "waiting": 0 }));
+}
+
+#[test]
+fn the_leases_of_a_pool_that_was_deleted_by_force_are_listed() {
+    require!(Part::Etcd(Version::V34));
+    let etcd = Etcd::start(Version::V34);
+    let host = site(&etcd);
+    bind(&host, "shop/db-0", "c1");
+    cli(&host, "pool delete shop-db --force").success();
+    assert_eq!(cli(&host, "lease list --pool shop-db -o name").success(), "lease/shop/db-0\n");
+    assert_eq!(cli(&host, "lease list --pool shop-db -n other").code(), Some(5));
+}
+
+#[test]
 fn b092_b104_pools_that_cannot_be_are_refused_with_every_fault() {
     require!(Part::Etcd(Version::V34));
     let etcd = Etcd::start(Version::V34);

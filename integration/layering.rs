@@ -70,6 +70,7 @@ const ROWS: &[Row] = &[
     row("domain", &[]).not(PURE),
     row("domain::addr", &[]).not(PURE),
     row("domain::nearest", &[]).not(PURE),
+    row("domain::words", &[]).not(PURE),
     row("domain::names", &[]).not(PURE),
     row("domain::pool", &["domain::addr", "domain::names"]).not(PURE),
     row("domain::lease", &["domain::addr", "domain::names"]).not(PURE),

@@ -212,7 +212,9 @@ fn flush_tells_everything_and_names_what_stays() {
     assert_eq!(down.code(), Some(1), "{down:?}");
     assert_eq!(journal(&stand.host).len(), 70);
     stand.proxies[0].set(Fault::Pass);
-    let _ = Cli::new(&stand.host).line("flush").run().success();
+    let flushed = Cli::new(&stand.host).line("flush -o json").run();
+    let flushed: serde_json::Value = serde_json::from_str(flushed.success()).unwrap();
+    assert_eq!(flushed, json!({ "dryRun": false, "told": 70, "ended": 70, "stay": 0 }));
     assert_eq!(journal(&stand.host).len(), 0);
     ground::is_empty(&stand.direct);
     let _ = Cli::new(&stand.host).line("flush").run().success();

@@ -216,7 +216,9 @@ fn b082_after_a_restore_adopt_gives_the_living_their_leases_and_nobody_else_thei
     let tried = site.person("adopt --dry-run");
     assert_eq!(tried.code(), Some(3));
     assert!(
-        tried.stderr().contains("12 addresses to adopt (dry run), 4 leased before, 1 conflicts"),
+        tried.stderr().starts_with(
+            "17 pods, 17 of them running: 12 addresses to adopt (dry run), 4 leased before, 1 conflict"
+        ),
         "{tried:?}"
     );
 
@@ -224,7 +226,10 @@ fn b082_after_a_restore_adopt_gives_the_living_their_leases_and_nobody_else_thei
     assert_eq!(adopted.code(), Some(3));
     let conflict = adopted.stdout().lines().find(|line| line.contains("conflict")).unwrap();
     assert!(conflict.contains(&site.full("heir")) && conflict.contains(&site.full("gone")), "{conflict}");
-    assert!(adopted.stderr().contains("12 addresses adopted, 4 leased before, 1 conflicts"), "{adopted:?}");
+    assert!(adopted.stderr().contains("12 addresses adopted, 4 leased before, 1 conflict"), "{adopted:?}");
+    let early = site.person("thaw --dry-run");
+    let words = "warning: 1 address that pods run with may be given to others: ";
+    assert!(early.success() == "store thawed (dry run)\n" && early.stderr().starts_with(words), "{early:?}");
     // A person settles it, as the line says.
     let release = format!("lease release {} --force", site.full("gone"));
     assert!(conflict.contains(&format!("`leasehold {release}`")), "{conflict}");
@@ -337,7 +342,7 @@ fn adopt_says_what_is_wrong_with_what_it_is_given() {
         "adopt --from -",
         "shop/db-0\n\n# a remark\nshop/db-1 10.78.0.300\n",
         1,
-        "error: -, line 1: shop/db-0: must be NS/POD ADDRESS [NETWORK [IFNAME]]\nerror: -, line 4: \"10.78.0.300\" is not an IPv4 or IPv6 address\nhint: correct the file; nothing was adopted\n",
+        "error: standard input, line 1: shop/db-0: must be NS/POD ADDRESS [NETWORK [IFNAME]]\nerror: standard input, line 4: \"10.78.0.300\" is not an IPv4 or IPv6 address\nhint: correct the file; nothing was adopted\n",
     );
     fails(
         "adopt --from none",
@@ -371,6 +376,12 @@ fn adopt_says_what_is_wrong_with_what_it_is_given() {
             ),
         );
     }
+    let empty = site.person("check --against-pods");
+    assert_eq!(empty.code(), Some(0), "{empty:?}");
+    assert!(
+        empty.stderr().contains("0 pods, 0 of their addresses leased to them\nnone of them shows"),
+        "{empty:?}"
+    );
     let none = Cli::new(&site.host).line("adopt --kubeconfig /none").run();
     assert_eq!((none.code(), none.stdout()), (Some(1), ""), "{none:?}");
     assert!(none.stderr().contains("/none"), "{none:?}");

@@ -201,3 +201,17 @@ fn progress_is_for_a_terminal_alone() {
     assert_eq!(finished.success().matches("given back").count(), DEAD);
     assert!(!finished.stderr().contains(['\r', '\u{1b}']), "{:?}", finished.stderr());
 }
+
+#[test]
+fn a_table_names_twenty_of_those_that_one_brake_keeps() {
+    require!(Part::Etcd(Version::V36));
+    let site = Site::new(Scenario::Empty);
+    let braked = site.reap("").run();
+    assert_eq!((braked.code(), braked.stdout().lines().count()), (Some(3), 1 + 20), "{}", braked.stderr());
+    let words = format!("… and {} more that are kept: braked (-o json shows all)\n", DEAD - 20);
+    assert!(braked.stderr().starts_with(&words), "{}", braked.stderr());
+    let all = site.reap("-o json").run();
+    let all: Value = serde_json::from_str(all.stdout()).unwrap();
+    assert_eq!(all["items"].as_array().unwrap().len(), DEAD);
+    assert_eq!(site.reap("-o wide").run().stdout().lines().count(), 1 + DEAD);
+}

@@ -156,7 +156,7 @@ async fn a_deadline_is_kept_to_the_second_and_not_to_the_interval() {
     let said = reaper.said();
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].starts_with("1 given back (10.0.0."), "{said:?}");
-    assert!(said[0].contains(" of shop/a-x7k2p by row 8); 1 leases, 1 pods, in "), "{said:?}");
+    assert!(said[0].contains(" of shop/a-x7k2p by row 8); 1 lease, 1 pod, in "), "{said:?}");
 }
 
 #[tokio::test(start_paused = true)]

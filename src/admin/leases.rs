@@ -7,7 +7,9 @@ use std::{
 };
 
 use super::{
-    Error, Scope, Sent, clusters, read,
+    Error, Scope, Sent, clusters,
+    pools::no_such_pool,
+    read,
     read::{read_each, read_spans},
     send,
 };
@@ -24,7 +26,7 @@ use crate::{
         workload,
     },
     store::{
-        Compare, Entry, Read, Revision, Span, Store, Txn, changes, keys,
+        Compare, Entry, Read, Revision, Span, Store, StoreError, Txn, changes, keys,
         record::{self, Stored},
     },
 };
@@ -223,7 +225,7 @@ struct Listed {
 /// The addresses that somebody has, sorted, at one revision.
 ///
 /// # Errors
-/// [`Error::Store`].
+/// [`Error::Store`]; [`Error::Missing`] if nothing is of the pool that is asked for, and there is no such pool.
 pub async fn list<S: Store>(
     store: &S,
     scope: &Scope,
@@ -251,8 +253,9 @@ pub async fn list<S: Store>(
     };
     let (revision, Listed { pools, leases, addresses, released }) =
         read_each(store, &spans, Listed::default, take).await?;
+    let stored = pools;
     let pools: Vec<Pool> =
-        read::stored_pools(&pools).into_iter().filter_map(|stored| stored.pool.ok()).collect();
+        read::stored_pools(&stored).into_iter().filter_map(|stored| stored.pool.ok()).collect();
     let by_name: HashMap<&PoolName, &Pool> = pools.iter().map(|pool| (pool.name(), pool)).collect();
     let mut rows = Vec::with_capacity(leases.len() + 16);
     for lease in leases {
@@ -278,6 +281,13 @@ pub async fn list<S: Store>(
             && filter.pool.as_ref().is_none_or(|only| row.pool.as_ref() == Some(only))
             && (!filter.doubtful || row.doubtful)
     });
+    // A pool that was deleted by force may still have leases.
+    if let (Some(pool), true) = (&filter.pool, rows.is_empty()) {
+        let known: Vec<PoolName> = stored.iter().filter_map(|entry| keys::parse_pool(&entry.key)).collect();
+        if !known.contains(pool) {
+            return Err(no_such_pool(pool, known.iter().map(PoolName::as_str)));
+        }
+    }
     rows.sort_by(Row::compare);
     Ok((revision, rows))
 }
@@ -527,6 +537,11 @@ pub async fn show<S: Store>(
     for entry in &found.released {
         rows.extend(released_row(entry, &found.pools));
     }
+    rows.extend(found.orphans.iter().map(|(place, id)| {
+        let reason = format!("{}: {MENDS_ORPHAN}", orphaned(id));
+        let key = keys::address(&place.domain, place.address).to_string();
+        invalid(Unreadable { key, subject: Subject::Address(place.clone()), reason, newer: false })
+    }));
     rows.extend(found.unreadable.into_iter().map(invalid));
     if rows.is_empty() {
         return Err(nothing(target, &found.domains));
@@ -550,6 +565,14 @@ fn nothing(target: &Target, domains: &BTreeSet<DomainName>) -> Error {
         ),
     }
 }
+
+/// An address key without its lease, in words.
+fn orphaned(id: &LeaseId) -> String {
+    format!("is held by the lease of {id}, which is not there")
+}
+
+const MENDS_ORPHAN: &str =
+    "`leasehold check --repair` writes that lease again, and so does the reaper; then it can be released";
 
 /// What was found of a target.
 struct Findings {
@@ -717,10 +740,7 @@ pub async fn release<S: Store>(
         found.leases.retain(|stored| stored.value.id.network == *network);
     }
     if let Some((place, id)) = found.orphans.first() {
-        return Err(Error::refused(
-            format!("{place} is held by the lease of {id}, which is not there"),
-            "`leasehold check --repair` writes that lease again; then it can be released",
-        ));
+        return Err(Error::refused(format!("{place} {}", orphaned(id)), MENDS_ORPHAN));
     }
     if let (true, Some(record)) = (found.leases.is_empty(), found.unreadable.first()) {
         return Err(Error::refused(
@@ -1101,7 +1121,7 @@ impl<S: Store> Desk<'_, S> {
         let mut unconfirmed = false;
         for (position, address) in leased.iter().enumerate() {
             if let Some(entry) = snapshot.entry(2 + 2 * position) {
-                return Err(taken(address.address, entry));
+                return Err(taken(self.store, address.address, entry).await?);
             }
             let released = snapshot.entry(3 + 2 * position);
             if let Some(entry) = released {
@@ -1196,16 +1216,22 @@ fn mark(entry: &Entry, leased: &[LeasedAddress]) -> Result<Txn, Error> {
     Ok(changes::note(&stored, &lease))
 }
 
-fn taken(address: IpAddr, entry: &Entry) -> Error {
+/// Why an address cannot be had that has this key.
+async fn taken<S: Store>(store: &S, address: IpAddr, entry: &Entry) -> Result<Error, StoreError> {
     let whose = match record::decode_address(entry) {
-        Ok(AddressHolder::Lease(id)) => id.to_string(),
+        Ok(AddressHolder::Lease(id)) => {
+            if store.read(&[Read::Get(keys::lease(&id))], None).await?.entry(0).is_none() {
+                return Ok(Error::refused(format!("{address} {}", orphaned(&id)), MENDS_ORPHAN));
+            }
+            id.to_string()
+        }
         Ok(AddressHolder::Device { reason, .. }) => format!("a device ({reason})"),
         Err(error) => format!("a record that cannot be read ({error})"),
     };
-    Error::refused(
+    Ok(Error::refused(
         format!("{address} is held by {whose}"),
         format!("`leasehold lease show {address}` tells more; `lease release` or `lease move` frees it"),
-    )
+    ))
 }
 
 async fn reserve_device<S: Store>(
@@ -1239,7 +1265,7 @@ async fn reserve_device<S: Store>(
     let reads = [Read::Get(keys::address(&domain, address)), Read::Get(keys::released(&domain, address))];
     let snapshot = store.read(&reads, None).await?;
     if let Some(entry) = snapshot.entry(0) {
-        return Err(taken(address, entry));
+        return Err(taken(store, address, entry).await?);
     }
     let released = snapshot.entry(1).map(|entry| entry.revision);
     let txn = changes::reserve_device(&domain, address, released, reason, now);

@@ -11,13 +11,16 @@ use serde_json::{Value, json};
 
 use super::{
     End, Ended, FAILED, Failure, ListRow, Listing,
-    args::{Adopt, Check, Format, Global},
+    args::{Adopt, Format, Global, KubernetesArgs},
     connect::{self, Site},
     dry, now, print, reap,
     render::{self, Column, say, text},
 };
-use crate::reaper::adopt::{
-    self, AdoptError, Adopted, Against, Difference, Fate, Report, Told, Trouble, Wanted, read_told,
+use crate::{
+    domain::{names::NetworkName, words},
+    reaper::adopt::{
+        self, AdoptError, Adopted, Against, Difference, Fate, Report, Told, Trouble, Wanted, read_told,
+    },
 };
 
 const COLUMNS: &[Column] = &[
@@ -60,7 +63,7 @@ pub(crate) async fn run(site: &Site, global: &Global, args: &Adopt) -> Ended {
     let failed = report.count(|fate| matches!(fate, Fate::Failed(_)));
     if failed > 0 {
         return Err(Failure {
-            text: format!("{failed} addresses were not adopted"),
+            text: format!("not adopted: {}", words::count(failed, "address")),
             hint: Some("run it again: what is adopted stays so".into()),
             code: FAILED,
         });
@@ -70,8 +73,9 @@ pub(crate) async fn run(site: &Site, global: &Global, args: &Adopt) -> Ended {
 
 /// The file of a person.
 fn told(path: &Path) -> Result<Vec<Told>, Failure> {
-    let name = path.display();
-    let read = if path == Path::new("-") {
+    let stdin = path == Path::new("-");
+    let name = if stdin { "standard input".into() } else { path.display().to_string() };
+    let read = if stdin {
         let mut text = String::new();
         std::io::stdin().lock().read_to_string(&mut text).map(|_| text)
     } else {
@@ -200,10 +204,12 @@ fn talk(is_dry: bool, report: &Report) {
     let conflicts = report.count(|fate| matches!(fate, Fate::Conflict(_)));
     let verb = dry(is_dry, if is_dry { "to adopt" } else { "adopted" });
     say(&format!(
-        "{} pods, {} of them running: {adopted} addresses {verb}, {} leased before, {conflicts} conflicts",
-        report.pods,
+        "{}, {} of them running: {} {verb}, {} leased before, {}",
+        words::count(report.pods, "pod"),
         report.running,
+        words::count(adopted, "address"),
         report.count(|fate| *fate == Fate::Leased),
+        words::count(conflicts, "conflict"),
     ));
     let Some(frozen) = &report.frozen else { return };
     if is_dry {
@@ -218,15 +224,20 @@ fn talk(is_dry: bool, report: &Report) {
 }
 
 /// The audit against the pods.
-pub(crate) async fn against(site: &Site, global: &Global, args: &Check) -> Result<Against, Failure> {
+pub(crate) async fn against(
+    site: &Site,
+    global: &Global,
+    network: Option<&NetworkName>,
+    api: &KubernetesArgs,
+) -> Result<Against, Failure> {
     let cluster = reap::cluster(site, global)?;
-    let api = connect::api(&args.api)?;
+    let api = connect::api(api)?;
     let kinds = reap::sticky_kinds(site, &[]);
     let wanted = Wanted {
         cluster: &cluster,
         domain: site.scope.domain.as_ref(),
         namespace: global.namespace.as_ref(),
-        network: args.network.as_ref(),
+        network,
         sticky_kinds: &kinds,
     };
     let meter = reap::Meter::new();

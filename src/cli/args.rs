@@ -140,9 +140,9 @@ pub(crate) enum Command {
     Freeze(Freeze),
     /// Ends a freeze, and gives the store a new identity
     #[command(
-        after_help = "Run it once every pod that runs has its lease back (`leasehold adopt`): until then the address of a pod\nthat runs could be given to another.\n\nExamples:\n  leasehold check --against-pods && leasehold thaw\n  leasehold thaw --dry-run"
+        after_help = "Run it once every pod that runs has its lease back (`leasehold adopt`): until then the address of a pod\nthat runs could be given to another, and where the Kubernetes API can be asked it warns of those.\n\nExamples:\n  leasehold check --against-pods && leasehold thaw\n  leasehold thaw --dry-run"
     )]
-    Thaw(Write),
+    Thaw(Thaw),
     /// Gives back what dead pods left: one pass, for a CronJob, or a controller
     #[command(
         after_help = "Nothing that lives is given back: every candidate is asked for once more, and doubt keeps. Which row of the\ntable says so stands in the column ROW; the table is in the README.\n\nExamples:\n  leasehold reap --cluster prod-a --dry-run\n  leasehold reap --cluster prod-a --dry-run -o wide        every lease, and why it is kept\n  leasehold reap --cluster prod-a -o json | jq '.items[] | select(.verdict == \"given back\")'\n  leasehold reap --cluster prod-a --watch --listen :9402        a controller; two of them do no harm\n\nWith --watch it goes on whatever fails, says so once a minute, and ends at SIGTERM with 0.\nExit status 1: leases or pods could not be listed, and nothing was given back. 3: a brake stopped the pass, or\npart of it, or a question or a write failed, or it was stopped (SIGTERM, SIGINT: what is under way is finished,\na second signal does not wait for that and ends it with 1); what and why is on stderr."
@@ -515,7 +515,7 @@ pub(crate) struct Reap {
     #[arg(long, conflicts_with = "dry_run", help_heading = "Controller")]
     pub(crate) watch: bool,
     /// With --watch: between two full passes, whatever the API said; at least 5s
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration, help_heading = "Controller")]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration, requires = "watch", help_heading = "Controller")]
     pub(crate) interval: Duration,
     /// With --watch: serve /metrics, /healthz and /readyz there; without an address on all, as :9402
     #[arg(long, value_name = "[ADDRESS]:PORT", value_parser = listen::parse, requires = "watch", help_heading = "Controller")]
@@ -642,6 +642,15 @@ pub(crate) struct Freeze {
     pub(crate) write: Write,
 }
 
+/// Ends a freeze.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Thaw {
+    #[command(flatten)]
+    pub(crate) api: KubernetesArgs,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
 /// Puts this program, its host file and its certificates on a node.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Install {
@@ -712,15 +721,6 @@ mod tests {
     }
 
     #[test]
-    fn history_is_kept_for_minutes_to_hours() {
-        assert_eq!(compact("off"), Ok(Compact::Off));
-        for text in ["5m", "1h", "4h"] {
-            assert!(matches!(compact(text), Ok(Compact::Keep(_))), "{text}");
-        }
-        for text in ["4m59s", "24h", "0s", "x"] {
-            assert!(compact(text).is_err(), "{text}");
-        }
-    #[test]
     fn a_cluster_is_known_by_a_uuid() {
         let good = "5f3c0e9a-1d52-4c1b-9a39-7d6a4c0e2b11";
         assert_eq!(uid(good).unwrap().as_str(), good);
@@ -740,6 +740,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn history_is_kept_for_minutes_to_hours() {
+        assert_eq!(compact("off"), Ok(Compact::Off));
+        for text in ["5m", "1h", "4h"] {
+            assert!(matches!(compact(text), Ok(Compact::Keep(_))), "{text}");
+        }
+        for text in ["4m59s", "24h", "0s", "x"] {
+            assert!(compact(text).is_err(), "{text}");
+        }
     }
 
     /// Every command that somebody can run has a help text, and those that take arguments an example.

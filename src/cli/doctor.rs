@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
@@ -360,7 +360,7 @@ impl Wire for NoWire {
 }
 
 /// Tells the node's journal to the store.
-pub(crate) async fn flush(site: &Site, is_dry: bool) -> Ended {
+pub(crate) async fn flush(site: &Site, global: &Global, is_dry: bool) -> Ended {
     let Some(host) = &site.host else {
         return Err(Failure {
             text: "flush needs a host file: the journal is this node's".into(),
@@ -375,7 +375,8 @@ pub(crate) async fn flush(site: &Site, is_dry: bool) -> Ended {
         code: FAILED,
     })?;
     if is_dry || waiting.is_empty() {
-        return print(&format!("{}\n", dry(is_dry, &format!("{} ends wait", waiting.len()))));
+        let told = json!({"dryRun": is_dry, "waiting": waiting.len()});
+        return flushed(global, &told, &dry(is_dry, &format!("{} ends wait", waiting.len())));
     }
     let identity: Identity = host.identity();
     let log = Trail::of(Some(host));
@@ -397,11 +398,19 @@ pub(crate) async fn flush(site: &Site, is_dry: bool) -> Ended {
     if let Some(trouble) = &done.trouble {
         say(&format!("warning: {trouble}"));
     }
-    print(&format!(
-        "{} ends told, {} of them had a lease; {} stay\n",
-        done.done,
-        done.ended,
-        done.left + done.lingering
-    ))?;
+    let stay = done.left + done.lingering;
+    let told = json!({"dryRun": false, "told": done.done, "ended": done.ended, "stay": stay});
+    let text = format!("{} ends told, {} of them had a lease; {stay} stay", done.done, done.ended);
+    flushed(global, &told, &text)?;
     Ok(if done.left > 0 { End::Look } else { End::Done })
+}
+
+fn flushed(global: &Global, told: &Value, text: &str) -> Ended {
+    match global.output {
+        Format::Json | Format::Yaml => {
+            let document = render::document(told, global.output);
+            print(&document.map_err(|text| Failure { text, hint: None, code: FAILED })?)
+        }
+        Format::Table | Format::Wide | Format::Name => print(&format!("{text}\n")),
+    }
 }

@@ -22,7 +22,7 @@ mod pools;
 mod reap;
 mod render;
 
-use std::{error::Error as _, ffi::OsString, io, process::ExitCode, time::Duration};
+use std::{collections::BTreeMap, error::Error as _, ffi::OsString, io, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory as _, Parser as _};
 use serde_json::{Value, json};
@@ -38,6 +38,7 @@ use crate::{
         audit::{Severity, audit},
         lease::Timestamp,
         names::StoreId,
+        words,
     },
     host::{self, HostClock, HostError},
     ops::Clock as _,
@@ -196,10 +197,10 @@ async fn command(cli: &Cli) -> Ended {
         Command::Check(args) => checked(&site, global, args).await,
         Command::Cluster(command) => cluster(&site, global, command).await,
         Command::Freeze(args) => freeze(&site, args).await,
-        Command::Thaw(write) => thaw(&site, write.dry_run).await,
+        Command::Thaw(args) => thaw(&site, global, args).await,
         Command::Reap(args) => reap::run(&site, global, args).await,
         Command::Adopt(args) => adopt::run(&site, global, args).await,
-        Command::Flush(write) => doctor::flush(&site, write.dry_run).await,
+        Command::Flush(write) => doctor::flush(&site, global, write.dry_run).await,
         Command::Doctor | Command::Install(_) | Command::Version | Command::Completion { .. } => {
             Ok(End::Done)
         }
@@ -267,6 +268,43 @@ impl Listing {
                 render::document(&render::items(self.revision, items), global.output).map_err(wrong)
             }
         }
+    }
+}
+
+/// Lines of one kind that a person reads; machines get all.
+const MOST_ALIKE: usize = 20;
+
+/// Leaves the first of each kind, and tells how many of it are left out. `None` is never too many.
+pub(crate) fn shorten<T, K: Ord>(
+    items: impl IntoIterator<Item = T>,
+    kind: impl Fn(&T) -> Option<K>,
+) -> (Vec<T>, BTreeMap<K, usize>) {
+    let mut counts: BTreeMap<K, usize> = BTreeMap::new();
+    let left = items.into_iter().filter(|item| {
+        kind(item).is_none_or(|kind| {
+            let count = counts.entry(kind).or_default();
+            *count += 1;
+            *count <= MOST_ALIKE
+        })
+    });
+    let left = left.collect();
+    counts.retain(|_, count| *count > MOST_ALIKE);
+    (left, counts.into_iter().map(|(kind, count)| (kind, count - MOST_ALIKE)).collect())
+}
+
+/// What is said of those that are left out.
+pub(crate) fn and_more(count: usize, what: &str) -> String {
+    format!("… and {count} more {what} (-o json shows all)")
+}
+
+/// Warnings of one kind.
+pub(crate) fn warn(texts: impl IntoIterator<Item = String>) {
+    let (texts, more) = shorten(texts, |_| Some(()));
+    for text in texts {
+        say(&format!("warning: {text}"));
+    }
+    for count in more.into_values() {
+        say(&and_more(count, "of these"));
     }
 }
 
@@ -375,7 +413,11 @@ async fn freeze(site: &Site, args: &args::Freeze) -> Ended {
     }
 }
 
-async fn thaw(site: &Site, dry_run: bool) -> Ended {
+async fn thaw(site: &Site, global: &Global, args: &args::Thaw) -> Ended {
+    let dry_run = args.write.dry_run;
+    if clusters::frozen(&site.store).await?.is_some() {
+        say_dangers(site, global, args).await;
+    }
     match clusters::thaw(&site.store, fresh_id()?, dry_run).await? {
         Some(old) => {
             say(&format!("it was frozen since {} by {}: {}", record::format_time(old.at), old.by, old.why));
@@ -388,6 +430,26 @@ async fn thaw(site: &Site, dry_run: bool) -> Ended {
     }
 }
 
+/// An API that does not answer keeps nobody from a thaw.
+const ASK_PODS_FOR: Duration = Duration::from_secs(30);
+
+/// What may be given twice from now on.
+async fn say_dangers(site: &Site, global: &Global, args: &args::Thaw) {
+    let asked = tokio::time::timeout(ASK_PODS_FOR, adopt::against(site, global, None, &args.api)).await;
+    let against = match asked {
+        Ok(Ok(against)) => against,
+        Ok(Err(failure)) => return say(&format!("the pods were not asked: {}", failure.text)),
+        Err(_) => return say("the pods were not asked: the Kubernetes API says nothing"),
+    };
+    let dangers = against.differences.iter().filter(|found| found.trouble.is_danger()).count();
+    if dangers > 0 {
+        say(&format!(
+            "warning: {} that pods run with may be given to others: `leasehold check --against-pods` tells which, `leasehold adopt` gives what it can",
+            words::count(dangers, "address")
+        ));
+    }
+}
+
 async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
     let contents = read_everything(&site.store).await?;
     let notes = audit(&contents.everything);
@@ -396,15 +458,19 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
     } else {
         check::preview(&notes, &contents, now())
     };
-    let against = if args.against_pods { Some(adopt::against(site, global, args).await?) } else { None };
+    let against = if args.against_pods {
+        Some(adopt::against(site, global, args.network.as_ref(), &args.api).await?)
+    } else {
+        None
+    };
     let all = &contents.everything;
     let counted = format!(
-        "{} leases, {} addresses, {} released, {} attachments, {} pools at revision {}",
-        all.leases.len(),
-        all.addresses.len(),
+        "{}, {}, {} released, {}, {} at revision {}",
+        words::count(all.leases.len(), "lease"),
+        words::count(all.addresses.len(), "address"),
         all.released.len(),
-        all.attachments.len(),
-        all.pools.len(),
+        words::count(all.attachments.len(), "attachment"),
+        words::count(all.pools.len(), "pool"),
         contents.revision.0
     );
     let mut rows: Vec<ListRow> = notes
@@ -429,7 +495,13 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
     }
     say(&counted);
     if let Some(against) = &against {
-        say(&format!("{} pods, {} of their addresses leased to them", against.pods, against.leased));
+        let pods = words::count(against.pods, "pod");
+        say(&format!("{pods}, {} of their addresses leased to them", against.leased));
+        if against.compared == 0 {
+            say(
+                "none of them shows an address of a pool, so that none was compared: look at their annotation k8s.v1.cni.cncf.io/network-status",
+            );
+        }
     }
     // Without its own record the store takes no ADD. One that cannot be read is among the notes.
     let nameless = contents.meta.is_none()
@@ -445,13 +517,19 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
         return Ok(End::Done);
     }
     const COLUMNS: &[Column] = &[render::text("SEVERITY"), render::text("REPAIR"), render::text("NOTE")];
+    let kind = |row: &ListRow| (global.output == Format::Table).then(|| row.name.clone());
+    let (rows, left_out) = shorten(rows, kind);
     print(&Listing { revision: contents.revision, columns: COLUMNS, rows }.text(global, true)?)?;
+    for (kind, count) in left_out {
+        say(&and_more(count, &format!("of {}", kind.trim_start_matches("note/"))));
+    }
     if let Some(frozen) = &contents.frozen {
         say(&format!("the store is frozen: {}", frozen.why));
     }
     let errors = notes.iter().filter(|note| note.severity == Severity::Error).count()
         + differences.iter().filter(|found| found.trouble.is_danger()).count();
-    say(&format!("{errors} errors, {} warnings", notes.len() + differences.len() - errors));
+    let warnings = words::count(notes.len() + differences.len() - errors, "warning");
+    say(&format!("{}, {warnings}", words::count(errors, "error")));
     Ok(if left || nameless { End::Look } else { End::Done })
 }
 

@@ -3,11 +3,10 @@
 use serde_json::json;
 
 use super::{
-    End, Ended, FAILED, Failure, ListRow, Listing,
+    End, Ended, FAILED, Failure, ListRow, Listing, USAGE,
     args::{Create, Format, Global, PoolCommand},
     connect::Site,
-    data, dry, list, now, print, render,
-    render::say,
+    data, dry, list, now, print, render, warn,
 };
 use crate::{
     admin::{
@@ -72,17 +71,12 @@ pub(crate) async fn run(site: &Site, global: &Global, command: &PoolCommand) -> 
 /// Data: a line a pool, as kubectl says it. Talk: what is seldom meant.
 fn report(global: &Global, steps: &[Step], is_dry: bool, diff: bool) -> Ended {
     for step in steps {
-        for warning in &step.warnings {
-            say(&format!("warning: pool {}: {warning}", step.name));
-        }
+        warn(step.warnings.iter().map(|warning| format!("pool {}: {warning}", step.name)));
         let what =
             if step.change == Change::Deleted { "stays with its pod" } else { "lies outside now, and stays" };
-        for (id, address) in &step.outside {
-            say(&format!(
-                "warning: pool {}: the lease of {id}, {address}, {what} until its next start",
-                step.name
-            ));
-        }
+        warn(step.outside.iter().map(|(id, address)| {
+            format!("pool {}: the lease of {id}, {address}, {what} until its next start", step.name)
+        }));
     }
     let text = match global.output {
         Format::Json | Format::Yaml => {
@@ -359,10 +353,15 @@ fn from_flags(args: &Create, global: &Global) -> Result<Wanted, Failure> {
         .collect();
     match Wanted::read(origin, document) {
         Ok(wanted) if all.is_empty() => Ok(wanted),
-        Ok(_) => Err(Error::Faults { faults: all }.into()),
+        Ok(_) => Err(wrong_flags(all)),
         Err(more) => {
             all.extend(more);
-            Err(Error::Faults { faults: all }.into())
+            Err(wrong_flags(all))
         }
     }
+}
+
+fn wrong_flags(faults: Vec<crate::admin::DocumentFault>) -> Failure {
+    let hint = Some("correct the flags; nothing was changed".into());
+    Failure { hint, code: USAGE, ..Error::Faults { faults }.into() }
 }

@@ -22,11 +22,12 @@ use tokio::{
 };
 
 use super::{
-    End, Ended, FAILED, Failure, ListRow, Listing,
+    End, Ended, FAILED, Failure, ListRow, Listing, and_more,
     args::{Compact, Format, Global, Reap},
     connect::{self, Site},
     listen, print,
     render::{self, Column, say, text, wide},
+    shorten, warn,
 };
 use crate::{
     admin::check,
@@ -34,6 +35,7 @@ use crate::{
         lease::Holder,
         names::{ClusterName, Namespace},
         reap::Policy,
+        words,
     },
     host::HostClock,
     ops::{Clock, Log},
@@ -332,9 +334,9 @@ fn is_right(path: &Path, done: std::io::Result<()>) -> bool {
             path.display()
         ));
     }
+    done.is_ok()
 }
 
-    done.is_ok()
 /// Whole or not at all: node_exporter may read at any moment. It runs as nobody, so everybody may read.
 fn write_metrics(path: &Path, metrics: &Metrics) -> std::io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -424,12 +426,17 @@ fn show(global: &Global, cluster: &ClusterName, options: Options, report: Report
         })?;
         print(&text)?;
     } else {
-        let rows: Vec<ListRow> = report
-            .judged
-            .iter()
-            .filter(|judged| {
-                global.output != Format::Name || matches!(judged.fate, Fate::GivenBack | Fate::Candidate)
-            })
+        let judged = report.judged.iter().filter(|judged| {
+            global.output != Format::Name || matches!(judged.fate, Fate::GivenBack | Fate::Candidate)
+        });
+        // A brake keeps thousands for one reason.
+        let reason = |judged: &&Judged| {
+            let Fate::Kept(label) = judged.fate else { return None };
+            (global.output == Format::Table).then_some(label)
+        };
+        let (judged, left_out) = shorten(judged, reason);
+        let rows: Vec<ListRow> = judged
+            .into_iter()
             .map(|judged| ListRow {
                 cells: cells(judged),
                 name: format!("lease/{}", judged.id.holder),
@@ -438,6 +445,9 @@ fn show(global: &Global, cluster: &ClusterName, options: Options, report: Report
             .collect();
         if !rows.is_empty() {
             print(&Listing { revision: report.revision, columns: COLUMNS, rows }.text(global, true)?)?;
+        }
+        for (label, count) in left_out {
+            say(&and_more(count, &format!("that are kept: {label}")));
         }
     }
     talk(options, &report);
@@ -530,12 +540,8 @@ fn talk(options: Options, report: &Report) {
     for brake in &report.brakes {
         say(&format!("brake: {brake}"));
     }
-    for trouble in &report.troubles {
-        say(&format!("warning: {trouble}"));
-    }
-    for (key, why) in &report.unreadable {
-        say(&format!("warning: {key} cannot be read, and is kept: {why}"));
-    }
+    warn(report.troubles.iter().cloned());
+    warn(report.unreadable.iter().map(|(key, why)| format!("{key} cannot be read, and is kept: {why}")));
     for (note, repair) in &report.mended.notes {
         say(&format!("{}: {}", repair.as_str(), check::text(note, *repair)));
     }
@@ -564,10 +570,10 @@ pub(crate) fn summary(options: Options, report: &Report) -> String {
         format!("{} given back", report.given_back())
     };
     format!(
-        "{} leases ({} bound), {} pods: {ends}, {} kept, {} forgotten, in {:.1}s",
-        report.leases,
+        "{} ({} bound), {}: {ends}, {} kept, {} forgotten, in {:.1}s",
+        words::count(report.leases, "lease"),
         report.bound,
-        report.pods,
+        words::count(report.pods, "pod"),
         report.kept.values().sum::<usize>(),
         report.forgotten,
         report.took.as_secs_f64()

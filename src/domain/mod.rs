@@ -24,4 +24,5 @@ pub mod nearest;
 pub mod pool;
 pub mod reap;
 pub mod select;
+pub mod words;
 pub mod workload;

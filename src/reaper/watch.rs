@@ -25,7 +25,7 @@ use tokio::{
 use super::{Context, Fate, Metrics, Options, PassError, Report, Teller, compact, count, pass};
 use crate::{
     admin::check::{Repair, text},
-    domain::names::Namespace,
+    domain::{names::Namespace, words},
     ops::{Clock, Log},
     pods::{Cluster, Hint},
     store::{Store, StoreError, Upkeep},
@@ -111,7 +111,8 @@ impl<'a> Talk<'a> {
         let failed = self.told().failing.take();
         if let Some((since, passes, true)) = failed {
             let after = since.elapsed().as_secs();
-            (self.say)(&format!("works again, after {after} s and {passes} passes that failed"));
+            let failed = words::count(passes as usize, "pass");
+            (self.say)(&format!("works again, after {after} s and {failed} that failed"));
         }
     }
 
@@ -298,10 +299,10 @@ fn line(report: &Report) -> Option<String> {
     }
     (!parts.is_empty()).then(|| {
         format!(
-            "{}; {} leases, {} pods, in {:.1}s",
+            "{}; {}, {}, in {:.1}s",
             parts.join(", "),
-            report.leases,
-            report.pods,
+            words::count(report.leases, "lease"),
+            words::count(report.pods, "pod"),
             report.took.as_secs_f64()
         )
     })

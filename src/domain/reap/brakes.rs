@@ -168,7 +168,10 @@ impl fmt::Display for Brake {
             Self::Orphans { orphans, bound, limit, strange } => {
                 let nodes =
                     if *strange { "and most of their nodes do not exist" } else { "though their nodes live" };
-                write!(f, "{orphans} of {bound} bound leases have no pod, {nodes}")?;
+                write!(
+                    f,
+                    "{orphans} of {bound} bound leases would be given back for want of a pod, {nodes}"
+                )?;
                 match limit {
                     Some(limit) => write!(f, ", and --max-orphans is {limit}")?,
                     None => write!(f, ", more than {MAX_ORPHANS} and {MAX_ORPHANS_PERCENT}%")?,
@@ -392,11 +395,11 @@ mod tests {
         );
         case(
             Brake::Orphans { orphans: 21, bound: 100, limit: None, strange: false },
-            "21 of 100 bound leases have no pod, though their nodes live, more than 20 and 10%; look at reap --dry-run, then run with --max-orphans 21",
+            "21 of 100 bound leases would be given back for want of a pod, though their nodes live, more than 20 and 10%; look at reap --dry-run, then run with --max-orphans 21",
         );
         case(
             Brake::Orphans { orphans: 6, bound: 100, limit: Some(5), strange: false },
-            "6 of 100 bound leases have no pod, though their nodes live, and --max-orphans is 5; look at reap --dry-run, then run with --max-orphans 6",
+            "6 of 100 bound leases would be given back for want of a pod, though their nodes live, and --max-orphans is 5; look at reap --dry-run, then run with --max-orphans 6",
         );
         case(
             Brake::Silent { silent: 3, nodes: 5 },

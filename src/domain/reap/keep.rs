@@ -266,13 +266,36 @@ impl fmt::Display for Keep {
     }
 }
 
-/// Whole seconds, as a person reads them: `3m12s`.
+/// Whole seconds, as a person reads them: `3m12s`; from two days on whole hours, `333d2h`.
 pub(super) fn span(ms: i64) -> String {
-    format_duration(Duration::from_secs(u64::try_from(ms / 1000).unwrap_or(0)))
+    const HOUR: u64 = 3600;
+    let seconds = u64::try_from(ms / 1000).unwrap_or(0);
+    let (days, hours) = (seconds / (24 * HOUR), seconds / HOUR % 24);
+    match (days, hours) {
+        (0..2, _) => format_duration(Duration::from_secs(seconds)),
+        (_, 0) => format!("{days}d"),
+        _ => format!("{days}d{hours}h"),
+    }
 }
 
 /// `StatefulSet.apps/db` as a person says it: `StatefulSet db`.
 pub(super) fn spoken(controller: &str) -> String {
     let Some((kind, name)) = controller.split_once('/') else { return controller.to_owned() };
     format!("{} {name}", kind.split('.').next().unwrap_or(kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_spans_are_days() {
+        let case = |seconds: i64, wanted: &str| assert_eq!(span(seconds * 1000), wanted);
+        case(192, "3m12s");
+        case(47 * 3600 + 59, "47h59s");
+        case(48 * 3600, "2d");
+        case(50 * 3600 + 59, "2d2h");
+        case(7994 * 3600, "333d2h");
+        case(-1, "0s");
+    }
 }

@@ -80,8 +80,10 @@ pub struct Difference {
 pub struct Against {
     /// The revision at which the store was read last.
     pub revision: Revision,
-    /// How many pods the API listed.
+    /// How many pods were listed that it is about.
     pub pods: usize,
+    /// How many of their addresses concern a pool.
+    pub compared: usize,
     /// How many of their addresses have their lease.
     pub leased: usize,
     /// The differences, by address.
@@ -102,20 +104,21 @@ pub async fn against<S: Store, K: Cluster>(
     let contents = read_everything(store).await?;
     identify(api, &contents, wanted.cluster).await?;
     let pods = api.pods(&|count| progress(Step::Pods(count))).await?.items;
-    let (leased, differences) = compare(&contents, &pods, wanted);
-    let mut out = Against { revision: contents.revision, pods: pods.len(), leased, differences };
+    let asked = pods.iter().filter(|pod| wanted.takes(&pod.key)).count();
+    let mut out = compare(&contents, &pods, wanted);
+    out.pods = asked;
     if !out.differences.is_empty() {
         let contents = read_everything(store).await?;
-        let (leased, again) = compare(&contents, &pods, wanted);
+        let again = compare(&contents, &pods, wanted);
         let key = |d: &Difference| (d.trouble, d.pod.clone(), d.address);
         let before: HashSet<_> = out.differences.iter().map(key).collect();
-        out.differences = again.into_iter().filter(|d| before.contains(&key(d))).collect();
-        (out.leased, out.revision) = (leased, contents.revision);
+        out = Against { pods: asked, ..again };
+        out.differences.retain(|d| before.contains(&key(d)));
     }
     Ok(out)
 }
 
-fn compare(contents: &Contents, pods: &[Pod], wanted: &Wanted<'_>) -> (usize, Vec<Difference>) {
+fn compare(contents: &Contents, pods: &[Pod], wanted: &Wanted<'_>) -> Against {
     let claims = plan(contents, pods, &[], wanted);
     let leased = claims.iter().filter(|claim| claim.found == Found::Leased).count();
     let mut out: Vec<Difference> = claims.iter().filter_map(of_claim).collect();
@@ -123,8 +126,7 @@ fn compare(contents: &Contents, pods: &[Pod], wanted: &Wanted<'_>) -> (usize, Ve
     for lease in contents.everything.leases.iter().filter(|lease| lease.id.cluster == *wanted.cluster) {
         let Holder::Pod { namespace, name } = &lease.id.holder else { continue };
         let key = PodKey { namespace: namespace.clone(), name: name.clone() };
-        let asked = wanted.namespace.is_none_or(|only| only == namespace)
-            && wanted.network.is_none_or(|only| *only == lease.id.network);
+        let asked = wanted.takes(&key) && wanted.network.is_none_or(|only| *only == lease.id.network);
         if !asked || lease.bound().is_none() {
             continue;
         }
@@ -142,7 +144,13 @@ fn compare(contents: &Contents, pods: &[Pod], wanted: &Wanted<'_>) -> (usize, Ve
         ))
     });
     out.dedup_by(|a, b| (a.address, &a.pod, a.trouble) == (b.address, &b.pod, b.trouble));
-    (leased, out)
+    Against {
+        revision: contents.revision,
+        pods: pods.len(),
+        compared: claims.len(),
+        leased,
+        differences: out,
+    }
 }
 
 fn of_claim(claim: &Claim) -> Option<Difference> {

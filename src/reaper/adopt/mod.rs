@@ -59,6 +59,13 @@ pub struct Wanted<'a> {
     pub sticky_kinds: &'a [String],
 }
 
+impl Wanted<'_> {
+    /// Is it about this pod?
+    fn takes(&self, pod: &PodKey) -> bool {
+        self.namespace.is_none_or(|only| *only == pod.namespace)
+    }
+}
+
 /// What a person says of an address: a line `NS/POD ADDRESS [NETWORK [IFNAME]]`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Told {
@@ -195,7 +202,7 @@ pub struct Adopted {
 pub struct Report {
     /// The revision at which the store was read last.
     pub revision: Revision,
-    /// How many pods the API listed.
+    /// How many pods were listed that it is about.
     pub pods: usize,
     /// How many of them run, with addresses of their own.
     pub running: usize,
@@ -297,10 +304,11 @@ pub async fn adopt<S: Store, K: Cluster>(
             Adopted { claim, fate }
         })
         .collect();
+    let asked = || pods.iter().filter(|pod| wanted.takes(&pod.key));
     Ok(Report {
         revision: contents.revision,
-        pods: pods.len(),
-        running: pods.iter().filter(|pod| runs(pod)).count(),
+        pods: asked().count(),
+        running: asked().filter(|pod| runs(pod)).count(),
         addresses,
         frozen: contents.frozen.map(|frozen| frozen.why),
     })
