@@ -435,6 +435,86 @@ async fn the_reaper_keeps_what_was_adopted_while_its_pod_exists_and_gives_it_bac
     assert!(left.contains("L shop/db-0 held 10.0.0.11 sticky unconfirmed"), "{left}");
 }
 
+/// A pod of a StatefulSet that runs, and whose lease the store believes held: a snapshot of when it was away.
+async fn held_and_running() -> (Scene, String) {
+    let mut db = pool("db", &["10.0.0.0/24 10.0.0.10-10.0.0.99"]);
+    db.serves = vec!["shop/db".into()];
+    let scene = Scene::with(&[db]);
+    let address = scene.runs_in_set("shop/db-0", "A", "n1", 1).await;
+    assert!(scene.world.node("n1").del("shop/db-0", "A").await);
+    scene.runs_with("shop/db-0", &[&address]);
+    scene.owned_by("shop/db-0", "StatefulSet.apps", "db");
+    (scene, address)
+}
+
+#[tokio::test(start_paused = true)]
+async fn b082_a_held_lease_whose_pod_runs_is_adopted_and_nothing_is_taken_from_it() {
+    let (scene, address) = held_and_running().await;
+    assert_eq!(scene.audits().await, [format!("{address} shop/db-0 held-of-running-pod")]);
+    let before = scene.store().dump();
+    let dry = Ask { dry: true, ..Ask::default() };
+    assert_eq!(scene.adopts(dry).await, [format!("{address} shop/db-0 to adopt")]);
+    assert_eq!(scene.store().dump(), before);
+    assert_eq!(scene.adopts(Ask::default()).await, [format!("{address} shop/db-0 adopted")]);
+    let held = format!("A {address} shop/db-0\nL shop/db-0 held {address} sticky unconfirmed");
+    assert_eq!(scene.world.show(), held);
+    assert_eq!(scene.audits().await, [""; 0]);
+    let marked = scene.store().dump();
+    assert_eq!(scene.adopts(Ask::default()).await, [format!("{address} shop/db-0 leased")]);
+    assert_eq!(scene.store().dump(), marked);
+    // As any adopted one.
+    let kept = format!("shop/db-0 was adopted with {address}: its pod ran, and no DEL has come");
+    assert_eq!(scene.releases("shop/db-0", false).await, Err(kept));
+    let kept = format!("shop/db-0 was adopted with {address}: its pod may run, and is not moved");
+    assert_eq!(scene.moves("shop/db-0", "shop/db-6").await, Err(kept));
+    assert!(scene.gives().await.is_empty());
+    // It comes back elsewhere: whoever still answers is heard.
+    let n2 = scene.world.node("n2");
+    assert_eq!(n2.gets("shop/db-0", "B").await, address);
+    assert_eq!(n2.wire.asked(), [address.as_str()]);
+    scene.world.audit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forced_release_of_a_held_lease_whose_pod_runs_is_probed() {
+    let (scene, address) = held_and_running().await;
+    scene.adopts(Ask::default()).await;
+    scene.releases("shop/db-0", true).await.unwrap();
+    assert_eq!(scene.world.show(), format!("R {address} by shop/db-0 unconfirmed"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_lease_is_marked_while_its_pod_is_ending_and_not_when_an_add_was_faster() {
+    let (scene, address) = held_and_running().await;
+    scene.leaves("shop/db-0");
+    // Its DEL has come, as far as the audit can know.
+    assert_eq!(scene.audits().await, [""; 0]);
+    let n1 = scene.world.node("n1");
+    scene.api.before(move |question, _| {
+        if matches!(question, Question::Pod(_)) {
+            futures_now(n1.add("shop/db-0", "B")).unwrap();
+        }
+        None
+    });
+    assert_eq!(scene.adopts(Ask::default()).await, [format!("{address} shop/db-0 leased")]);
+    assert!(scene.world.show().contains(&format!("L shop/db-0 bound {address} B on n1")));
+    scene.api.before(|_, _| None);
+    assert!(scene.world.node("n1").del("shop/db-0", "B").await);
+    assert_eq!(scene.adopts(Ask::default()).await, [format!("{address} shop/db-0 adopted")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_reserved_stays_so_and_is_probed_if_its_pod_runs() {
+    let (scene, address) = held_and_running().await;
+    let stored = scene.world.lease("shop/db-0").unwrap();
+    let reserved = leasehold::domain::lease::Lease { reserved: true, ..stored.value.clone() };
+    let _ = scene.world.apply_txn(&leasehold::store::changes::note(&stored, &reserved));
+    scene.adopts(Ask::default()).await;
+    let shown = scene.world.show();
+    let line = format!("L shop/db-0 reserved {address} A on n1 sticky reserved unconfirmed");
+    assert!(shown.contains(&line), "{shown}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_rollout_after_a_restore_pulls_no_brake() {
     let scene = Scene::new();

@@ -144,6 +144,17 @@ fn address_of(scene: &Scene, pod: &str) -> Key {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_read_is_something_to_look_at() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    assert!(!scene.pass().await.needs_a_look());
+    scene.store().put(&leasehold::store::keys::lease(&crate::ops::world::id("shop/b-x7k2p")), "?");
+    let report = scene.pass_over_a_spoiled_store(Options::default()).await.unwrap();
+    assert_eq!(report.unreadable.len(), 1);
+    assert!(report.needs_a_look());
+}
+
+#[tokio::test(start_paused = true)]
 async fn b013_half_pairs_are_found_and_mended() {
     let scene = Scene::new();
     scene.runs("shop/a-x7k2p", "A", "n1").await;

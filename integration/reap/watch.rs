@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::scene::{Scene, key, node, uid};
-use crate::ops::world::{Trail, pool};
+use crate::ops::world::{Trail, id, pool};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -268,6 +268,48 @@ async fn an_api_that_is_down_for_an_hour_is_told_once_a_minute_and_asked_no_more
     assert!(said[0].starts_with("works again, after 36"), "{said:?}");
     assert!(said[1].starts_with("1 given back"), "{said:?}");
     assert_eq!(said.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_passes_fail_is_told_at_once_whatever_was_told_before_and_that_they_work_again_once() {
+    let scene = Scene::new();
+    let reaper = Reaper::new(&scene).every(Duration::from_secs(10));
+    let base = scene.api.state().now.0;
+    let began = reaper.began;
+    reaper
+        .during(&scene, async |_| {
+            sleep(Duration::from_secs(35)).await;
+            assert_eq!(reaper.said(), [""; 0]);
+            // A trouble that is no end of a pass, just before.
+            let broken = keys::lease(&id("shop/broken"));
+            scene.store().put(&broken, "?");
+            sleep(Duration::from_secs(10)).await;
+            assert_eq!(reaper.said().len(), 1);
+            // The API, then the store.
+            for store in [false, true] {
+                if store {
+                    scene.host.way.decide(|_| Some(Fault::Refused));
+                } else {
+                    scene.api.before(|_, _| Some(down()));
+                }
+                sleep(Duration::from_secs(25)).await;
+                let said = reaper.said();
+                assert!(said.len() == 1 && said[0].starts_with("no pass: "), "{said:?}");
+                scene.host.way.heal();
+                scene.host.way.decide(|_| None);
+                scene.api.before(move |_, state| {
+                    tick(state, base, began);
+                    None
+                });
+                // What is down again within the minute is not told again.
+                sleep(Duration::from_secs(60)).await;
+                let said = reaper.said();
+                let again = said.iter().filter(|line| line.starts_with("works again, after ")).count();
+                assert_eq!(again, 1, "{said:?}");
+            }
+            scene.store().delete(&broken);
+        })
+        .await;
 }
 
 #[tokio::test(start_paused = true)]

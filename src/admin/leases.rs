@@ -233,11 +233,11 @@ pub async fn list<S: Store>(
     now: Timestamp,
 ) -> Result<(Revision, Vec<Row>), Error> {
     let leases = scope.cluster.as_ref().map_or_else(keys::leases, keys::leases_of);
-    let devices = !filter.leases_only()
-        && scope.cluster.is_none()
-        && (filter.state(RowState::Reserved) || filter.state(RowState::Invalid));
+    // Of leases alone, an address record matters that cannot be read.
+    let leases_only = filter.leases_only() || scope.cluster.is_some();
+    let addresses = filter.state(RowState::Invalid) || !leases_only && filter.state(RowState::Reserved);
     let freed = filter.state(RowState::Released) || filter.state(RowState::Declined);
-    let spans: Vec<Span> = [Some(keys::pools()), Some(leases), devices.then(keys::addresses)]
+    let spans: Vec<Span> = [Some(keys::pools()), Some(leases), addresses.then(keys::addresses)]
         .into_iter()
         .chain([freed.then(keys::all_released)])
         .flatten()
@@ -248,7 +248,7 @@ pub async fn list<S: Store>(
             Ok(lease) => found.leases.extend(filter.lease(&lease).then(|| Ok(Arc::new(lease)))),
             Err(record) => found.leases.push(Err(record)),
         },
-        2 if devices => found.addresses.extend((!is_pointer(&entry)).then_some(entry)),
+        2 if addresses => found.addresses.extend((!is_pointer(&entry)).then_some(entry)),
         _ => found.released.push(entry),
     };
     let (revision, Listed { pools, leases, addresses, released }) =
@@ -265,9 +265,14 @@ pub async fn list<S: Store>(
             Err(_) => {}
         }
     }
-    for entry in &addresses {
-        rows.extend(device_row(entry, &pools));
-    }
+    let mut others: Vec<Row> = addresses.iter().filter_map(|entry| device_row(entry, &pools)).collect();
+    others.retain_mut(|other| {
+        let lists = |row: &&Row| row.place == other.place && row.lease.is_some();
+        let lease = rows.iter().find(lists).filter(|_| other.state == RowState::Invalid);
+        other.pool = other.pool.take().or_else(|| lease.and_then(|row| row.pool.clone()));
+        lease.is_some() || !leases_only
+    });
+    rows.extend(others);
     // What was given back has neither node nor network any more.
     let nowhere = filter.node.is_none() && filter.network.is_none();
     for entry in released.iter().filter(|_| nowhere) {
@@ -544,23 +549,24 @@ pub async fn show<S: Store>(
     }));
     rows.extend(found.unreadable.into_iter().map(invalid));
     if rows.is_empty() {
-        return Err(nothing(target, &found.domains));
+        return Err(nothing(target, scope, &found.domains));
     }
     rows.sort_by(Row::compare);
     Ok((found.revision, rows))
 }
 
-fn nothing(target: &Target, domains: &BTreeSet<DomainName>) -> Error {
+fn nothing(target: &Target, scope: &Scope, domains: &BTreeSet<DomainName>) -> Error {
+    let within = scope.words();
     match target {
         Target::Address(address) => {
             let names: Vec<&str> = domains.iter().map(DomainName::as_str).collect();
             Error::missing(
-                format!("nobody has {address} (domains looked in: {})", names.join(", ")),
+                format!("nobody{within} has {address} (domains looked in: {})", names.join(", ")),
                 "`leasehold lease list` shows what is leased",
             )
         }
         Target::Holder(_) | Target::Workload(..) => Error::missing(
-            format!("{target} has no lease"),
+            format!("{target} has no lease{within}"),
             "`leasehold lease list -A` shows all; `leasehold explain NS/POD` says what the pod would get",
         ),
     }
@@ -626,6 +632,7 @@ async fn find<S: Store>(store: &S, scope: &Scope, target: &Target) -> Result<Fin
             });
         }
     }
+    out.narrow(scope);
     Ok(out)
 }
 
@@ -665,6 +672,70 @@ async fn find_address<S: Store>(
 }
 
 impl Findings {
+    /// Leaves what is inside. A device is in no namespace, and of no cluster.
+    fn narrow(&mut self, scope: &Scope) {
+        let inside = |id: &LeaseId| scope.takes(&id.cluster) && scope.takes_holder(&id.holder);
+        self.leases.retain(|stored| {
+            let mut domains = stored.value.addresses.iter().map(|leased| &leased.domain);
+            inside(&stored.value.id) && domains.any(|domain| scope.takes_domain(domain))
+        });
+        self.orphans.retain(|(_, id)| inside(id));
+        self.unreadable.retain(|record| match &record.subject {
+            Subject::Lease(id) => inside(id),
+            Subject::Address(_)
+            | Subject::Released(_)
+            | Subject::Attachment(_)
+            | Subject::Pool(_)
+            | Subject::Unknown => true,
+        });
+        if scope.cluster.is_some() || scope.namespace.is_some() {
+            self.devices.clear();
+        }
+        self.released.retain(|entry| {
+            record::decode_released(entry).map_or(true, |stored| {
+                scope.takes(&stored.value.cluster) && scope.takes_holder(&stored.value.by)
+            })
+        });
+    }
+
+    /// Leaves what one command may change: the leases of one cluster, in one domain.
+    fn settle(&mut self, scope: &Scope, target: &Target, network: Option<&NetworkName>) -> Result<(), Error> {
+        self.leases.retain(|stored| {
+            let lease = &stored.value;
+            network.is_none_or(|only| lease.id.network == *only)
+                && lease.addresses.iter().all(|leased| scope.takes_domain(&leased.domain))
+        });
+        self.one_cluster(scope, target)?;
+        let Target::Address(address) = target else { return Ok(()) };
+        let leased = self.leases.iter().flat_map(|stored| &stored.value.addresses);
+        let leased = leased.filter(|leased| leased.address == *address).map(|leased| leased.domain.clone());
+        let devices = self.devices.iter().filter_map(|entry| keys::parse_held(&entry.key));
+        let domains: BTreeSet<DomainName> = leased.chain(devices.map(|(domain, _)| domain)).collect();
+        if domains.len() > 1 {
+            let why = format!("{address} is leased in several domains: {}", listed(&domains));
+            return Err(Error::refused(why, "say which: --domain NAME"));
+        }
+        Ok(())
+    }
+
+    /// The cluster that was said, else the host file's, else the only one that has leases of the target.
+    fn one_cluster(&mut self, scope: &Scope, target: &Target) -> Result<(), Error> {
+        let all: BTreeSet<ClusterName> = self.leases.iter().map(|s| s.value.id.cluster.clone()).collect();
+        match scope.cluster.as_ref().or(scope.home.as_ref()) {
+            Some(own) if all.contains(own) => self.leases.retain(|stored| stored.value.id.cluster == *own),
+            None if all.len() > 1 => {
+                let why = format!("{target} has leases in several clusters: {}", listed(&all));
+                return Err(Error::refused(why, "say which: --cluster NAME"));
+            }
+            Some(own) if !all.is_empty() => {
+                let why = format!("{target}: no lease in cluster {own}, but in {}", listed(&all));
+                return Err(Error::refused(why, "if that is meant, say so: --cluster NAME"));
+            }
+            Some(_) | None => {}
+        }
+        Ok(())
+    }
+
     fn take_leases(&mut self, entries: &[Entry], wanted: impl Fn(&Holder) -> bool) {
         for entry in entries {
             match record::decode_lease(entry) {
@@ -700,12 +771,31 @@ pub(crate) async fn cluster_of<S: Store>(store: &S, scope: &Scope) -> Result<Clu
     let mut all = clusters::names(store).await?;
     match (all.pop(), all.is_empty()) {
         (Some(only), true) => Ok(only),
-        (Some(_), false) => Err(Error::wrong("there are several clusters", "say which: --cluster NAME")),
+        (Some(last), false) => {
+            all.push(last);
+            let why = format!("there are several clusters: {}", listed(&all));
+            Err(Error::refused(why, "say which: --cluster NAME"))
+        }
         (None, _) => Err(Error::wrong(
             "no cluster is registered",
             "`leasehold cluster add NAME --uid UID` registers one",
         )),
     }
+}
+
+fn listed<'a, T: ToString + 'a>(names: impl IntoIterator<Item = &'a T>) -> String {
+    names.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The cluster of a lease that is changed, where the store has others, too.
+async fn told_cluster<S: Store>(store: &S, cluster: &ClusterName) -> Result<Option<ClusterName>, Error> {
+    let names = clusters::names(store).await?;
+    Ok(names.iter().any(|name| name != cluster).then(|| cluster.clone()))
+}
+
+/// A lease that is changed, in words.
+fn told(id: &LeaseId, cluster: Option<&ClusterName>) -> String {
+    cluster.map_or_else(|| id.to_string(), |cluster| format!("{id} of cluster {cluster}"))
 }
 
 /// What was released.
@@ -721,11 +811,12 @@ pub struct Gone {
     pub unconfirmed: bool,
 }
 
-/// Ends the leases of a target; their addresses are free to others after the cool-down. `force`: also of pods that
-/// use them now.
+/// Ends the leases of a target in one cluster: that of the scope, else the host file's, else the only one that has such
+/// leases. Their addresses are free to others after the cool-down. `force`: also of pods that use them now.
 ///
 /// # Errors
-/// [`Error::Missing`]; [`Error::Refused`] if one is bound, and then none is released; [`Error::Changed`].
+/// [`Error::Missing`]; [`Error::Refused`] if one is bound, or nothing says which cluster's or which domain's are meant,
+/// and then none is released; [`Error::Changed`].
 pub async fn release<S: Store>(
     store: &S,
     scope: &Scope,
@@ -736,20 +827,18 @@ pub async fn release<S: Store>(
     dry: bool,
 ) -> Result<Vec<Gone>, Error> {
     let mut found = find(store, scope, target).await?;
-    if let Some(network) = network {
-        found.leases.retain(|stored| stored.value.id.network == *network);
-    }
+    found.settle(scope, target, network)?;
     if let Some((place, id)) = found.orphans.first() {
         return Err(Error::refused(format!("{place} {}", orphaned(id)), MENDS_ORPHAN));
     }
     if let (true, Some(record)) = (found.leases.is_empty(), found.unreadable.first()) {
-        return Err(Error::refused(
+        return Err(Error::wrong(
             format!("record {} cannot be read: {}", record.key, record.reason),
-            "nothing that cannot be read is deleted; put it right with etcdctl",
+            "nothing that cannot be read is deleted, also not with --force; put it right with etcdctl",
         ));
     }
     if found.leases.is_empty() && found.devices.is_empty() {
-        return Err(nothing(target, &found.domains));
+        return Err(nothing(target, scope, &found.domains));
     }
     if let (Some(bound), false) = (found.leases.iter().find(|s| s.value.bound().is_some()), force) {
         let node = bound.value.bound().map_or_else(String::new, |stamp| format!(" on node {}", stamp.node));
@@ -768,6 +857,10 @@ pub async fn release<S: Store>(
             "delete the pod, and the reaper ends its lease; --force releases the address of a pod that may still answer on it",
         ));
     }
+    let cluster = match found.leases.first() {
+        Some(stored) => told_cluster(store, &stored.value.id.cluster).await?,
+        None => None,
+    };
     let mut gone = Vec::new();
     for stored in &found.leases {
         let lease = &stored.value;
@@ -775,7 +868,7 @@ pub async fn release<S: Store>(
         let unconfirmed = bound || lease.unconfirmed;
         commit(store, &changes::give_back(stored, unconfirmed, now), &lease.id.to_string(), dry).await?;
         gone.push(Gone {
-            whose: lease.id.to_string(),
+            whose: told(&lease.id, cluster.as_ref()),
             addresses: lease.addresses.iter().map(|a| a.address).collect(),
             bound,
             unconfirmed,
@@ -831,14 +924,16 @@ pub struct Moved {
     pub from: LeaseId,
     /// Its new one.
     pub to: LeaseId,
+    /// The cluster of both, where the store has others, too.
+    pub cluster: Option<ClusterName>,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
 }
 
-/// Gives the leases of a pod that does not run to another that has none.
+/// Gives the leases of a pod that does not run to another that has none, in one cluster, as [`release`].
 ///
 /// # Errors
-/// [`Error::Refused`] if the lease is bound, if the other pod has one, or if its pool does not serve the other pod.
+/// [`Error::Refused`] if nothing says which cluster's is meant, if the lease is bound, if the other pod has one, or if its pool does not serve the other pod.
 pub async fn move_leases<S: Store>(
     store: &S,
     scope: &Scope,
@@ -850,12 +945,11 @@ pub async fn move_leases<S: Store>(
 ) -> Result<Vec<Moved>, Error> {
     let target = Target::Holder(from.clone());
     let mut found = find(store, scope, &target).await?;
-    if let Some(network) = network {
-        found.leases.retain(|stored| stored.value.id.network == *network);
-    }
-    if found.leases.is_empty() {
-        return Err(nothing(&target, &found.domains));
-    }
+    found.settle(scope, &target, network)?;
+    let Some(first) = found.leases.first() else {
+        return Err(nothing(&target, scope, &found.domains));
+    };
+    let cluster = told_cluster(store, &first.value.id.cluster).await?;
     let index = serves_of(&found.pools);
     let mut plans = Vec::new();
     for stored in &found.leases {
@@ -907,6 +1001,7 @@ pub async fn move_leases<S: Store>(
                 from: lease.id.clone(),
                 addresses: lease.addresses.iter().map(|a| a.address).collect(),
                 to,
+                cluster: cluster.clone(),
             },
         ));
     }
@@ -1110,8 +1205,8 @@ impl<S: Store> Desk<'_, S> {
         let snapshot = self.store.read(&reads, None).await?;
         let unregistered = snapshot.entry(1).is_none();
         let warning = unregistered.then(|| format!("cluster {} is not registered", id.cluster));
-        let mut reserved =
-            Reserved { whom: id.to_string(), addresses: addresses.to_vec(), domain, marked: false, warning };
+        let whom = told(&id, told_cluster(self.store, &id.cluster).await?.as_ref());
+        let mut reserved = Reserved { whom, addresses: addresses.to_vec(), domain, marked: false, warning };
         if let Some(entry) = snapshot.entry(0) {
             let txn = mark(entry, &leased)?;
             reserved.marked = true;

@@ -23,7 +23,8 @@ use thiserror::Error;
 
 use crate::{
     domain::{
-        names::{ClusterName, DomainName},
+        lease::Holder,
+        names::{ClusterName, DomainName, Namespace},
         pool::Fault,
     },
     ops::commit,
@@ -147,6 +148,8 @@ pub struct Scope {
     pub cluster: Option<ClusterName>,
     /// The cluster of the host file: what a pod's name means when no cluster is said.
     pub home: Option<ClusterName>,
+    /// Only what pods of this namespace have.
+    pub namespace: Option<Namespace>,
     /// Only this domain.
     pub domain: Option<DomainName>,
 }
@@ -158,10 +161,23 @@ impl Scope {
         self.cluster.as_ref().is_none_or(|only| only == cluster)
     }
 
+    /// Is what it has inside? A container without a pod is in no namespace.
+    #[must_use]
+    pub fn takes_holder(&self, holder: &Holder) -> bool {
+        self.namespace.is_none() || self.namespace.as_ref() == holder.namespace()
+    }
+
     /// Is this domain inside?
     #[must_use]
     pub fn takes_domain(&self, domain: &DomainName) -> bool {
         self.domain.as_ref().is_none_or(|only| only == domain)
+    }
+
+    /// Inside of what, in words that follow others: ` in cluster prod-a, in namespace shop`.
+    fn words(&self) -> String {
+        let cluster = self.cluster.as_ref().map(|name| format!(" in cluster {name}"));
+        let namespace = self.namespace.as_ref().map(|name| format!(" in namespace {name}"));
+        [cluster, namespace].into_iter().flatten().collect::<Vec<_>>().join(",")
     }
 }
 

@@ -651,7 +651,11 @@ pub async fn list<S: Store>(
         tally.released_entry(entry);
     }
     let rows = tally.rows();
-    let inside = |row: &PoolRow| row.pool.as_ref().is_none_or(|pool| scope.takes_domain(pool.domain()));
+    let of_cluster =
+        |pool: &Pool| pool.clusters().is_empty() || pool.clusters().iter().any(|c| scope.takes(c));
+    let inside = |row: &PoolRow| {
+        row.pool.as_ref().is_none_or(|pool| scope.takes_domain(pool.domain()) && of_cluster(pool))
+    };
     Ok((revision, rows.into_iter().filter(inside).collect()))
 }
 

@@ -250,13 +250,15 @@ pub(crate) async fn against(
 pub(crate) fn difference(found: &Difference) -> ListRow {
     let severity = if found.trouble.is_danger() { "error" } else { "warning" };
     let repair = match found.trouble {
-        Trouble::WithoutLease => "adopt",
+        Trouble::WithoutLease | Trouble::Held => "adopt",
         Trouble::Conflict(_) | Trouble::WithoutPod => "by hand",
     };
     let (pod, address): (_, IpAddr) = (&found.pod, found.address);
     let text = match found.trouble {
         Trouble::WithoutPod => format!("{address} of {pod} {}: {}", found.why, found.hint),
-        Trouble::WithoutLease => format!("{address}: {pod} {}: {}", found.why, found.hint),
+        Trouble::WithoutLease | Trouble::Held => {
+            format!("{address}: {pod} {}: {}", found.why, found.hint)
+        }
         Trouble::Conflict(_) => format!("{address}: {pod} runs with it; {}: {}", found.why, found.hint),
     };
     ListRow {

@@ -120,7 +120,12 @@ pub(crate) async fn open(global: &Global) -> Result<Site, Failure> {
         None if local => crate::domain::names::ClusterName::new(host::LOCAL_CLUSTER).ok(),
         None => None,
     };
-    let scope = Scope { cluster: global.cluster.clone(), home, domain: global.domain.clone() };
+    let scope = Scope {
+        cluster: global.cluster.clone(),
+        home,
+        namespace: global.namespace.clone(),
+        domain: global.domain.clone(),
+    };
     Ok(Site { store, trail: Trail::of(host.as_ref()), host, scope })
 }
 

@@ -41,22 +41,29 @@ use crate::{
 };
 
 /// Columns of `lease list`.
-pub(crate) const LEASES: &[Column] = &[
-    text("ADDRESS"),
-    text("STATE"),
-    text("POD"),
-    text("IF"),
-    text("NETWORK"),
-    text("POOL"),
-    text("NODE"),
-    text("AGE"),
-    wide("CLUSTER"),
-    wide("DOMAIN"),
-    wide("CONTAINER"),
-    wide("UID"),
-    wide("ACQUIRED"),
-    text("WHY"),
-];
+pub(crate) const LEASES: &[Column] = &leases(wide("CLUSTER"));
+
+/// The same where the leases are of several clusters.
+pub(crate) const LEASES_OF_SEVERAL: &[Column] = &leases(text("CLUSTER"));
+
+const fn leases(cluster: Column) -> [Column; 14] {
+    [
+        text("ADDRESS"),
+        text("STATE"),
+        text("POD"),
+        text("IF"),
+        text("NETWORK"),
+        text("POOL"),
+        text("NODE"),
+        text("AGE"),
+        cluster,
+        wide("DOMAIN"),
+        wide("CONTAINER"),
+        wide("UID"),
+        wide("ACQUIRED"),
+        text("WHY"),
+    ]
+}
 
 fn maybe<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
@@ -67,8 +74,8 @@ fn plain(text: Option<&str>) -> String {
     text.unwrap_or_default().to_owned()
 }
 
-/// A row of `lease list`.
-pub(crate) fn lease_cells(row: &Row, now: Timestamp, wide: bool) -> Vec<String> {
+/// A row of `lease list`; `several`: of several clusters.
+pub(crate) fn lease_cells(row: &Row, now: Timestamp, wide: bool, several: bool) -> Vec<String> {
     let lease = row.lease.as_ref();
     let stamp = lease.and_then(|lease| lease.bound());
     let why = match &row.key {
@@ -85,7 +92,7 @@ pub(crate) fn lease_cells(row: &Row, now: Timestamp, wide: bool) -> Vec<String> 
         plain(row.pool.as_ref().map(|pool| pool.as_str())),
         plain(stamp.map(|stamp| stamp.node.as_str())),
         maybe(row.since.map(|since| age(now.since(since)))),
-        maybe(row.cluster().filter(|_| wide)),
+        maybe(row.cluster().filter(|_| wide || several)),
         maybe(row.place.as_ref().filter(|_| wide).map(|place| &place.domain)),
         maybe(stamp.filter(|_| wide).map(|stamp| &stamp.container)),
         maybe(stamp.filter(|_| wide).and_then(|stamp| stamp.uid.as_ref())),

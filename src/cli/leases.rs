@@ -4,7 +4,7 @@ use super::{
     End, Ended, FAILED, Failure, ListRow, Listing,
     args::{Format, Global, LeaseCommand, LeaseList, Release, Reserve},
     connect::Site,
-    data, dry, list, now, print, render,
+    data, dry, filters, list, now, print, render,
     render::say,
 };
 use crate::{
@@ -33,9 +33,10 @@ pub(crate) async fn run(site: &Site, global: &Global, command: &LeaseCommand) ->
             .await
         }
         LeaseCommand::Show { target } => show(site, global, target).await,
-        LeaseCommand::Reserve(args) => reserve(site, args).await,
+        LeaseCommand::Reserve(args) => reserve(site, global, args).await,
         LeaseCommand::Move { from, to, network, write } => {
-            let (from, to) = (holder(from)?, holder(to)?);
+            let only = global.namespace.as_ref();
+            let (from, to) = (holder(only, from)?, holder(only, to)?);
             let moved = leases::move_leases(
                 &site.store,
                 &site.scope,
@@ -47,8 +48,10 @@ pub(crate) async fn run(site: &Site, global: &Global, command: &LeaseCommand) ->
             );
             let mut out = String::new();
             for moved in moved.await? {
+                let within =
+                    moved.cluster.as_ref().map_or_else(String::new, |name| format!(" in cluster {name}"));
                 let line = format!(
-                    "lease/{} moved to {}: {}",
+                    "lease/{} moved to {}{within}: {}",
                     moved.from.holder,
                     moved.to.holder,
                     addresses(&moved.addresses)
@@ -62,7 +65,7 @@ pub(crate) async fn run(site: &Site, global: &Global, command: &LeaseCommand) ->
             }
             print(&out)
         }
-        LeaseCommand::Release(args) => release(site, args).await,
+        LeaseCommand::Release(args) => release(site, global, args).await,
     }
 }
 
@@ -75,16 +78,19 @@ fn listing(
 ) -> Listing {
     // 65 000 rows: what is neither printed nor compared is not made.
     let documents = format == Format::Json || format == Format::Yaml;
+    let mut clusters = rows.iter().filter_map(leases::Row::cluster);
+    let several = clusters.next().is_some_and(|first| clusters.any(|other| other != first));
     let of = |row: &leases::Row| ListRow {
         cells: if documents && !watch {
             Vec::new()
         } else {
-            data::lease_cells(row, now, format == Format::Wide)
+            data::lease_cells(row, now, format == Format::Wide, several)
         },
         name: if format == Format::Name || watch { data::lease_name(row) } else { String::new() },
         json: if documents || watch { data::lease_json(row) } else { serde_json::Value::Null },
     };
-    let listing = Listing { revision, columns: data::LEASES, rows: rows.iter().map(of).collect() };
+    let columns = if several { data::LEASES_OF_SEVERAL } else { data::LEASES };
+    let listing = Listing { revision, columns, rows: rows.iter().map(of).collect() };
     if !watch {
         // The process ends with it: rows are not taken apart for that.
         std::mem::forget(rows);
@@ -130,19 +136,27 @@ fn named<T>(result: Result<T, crate::domain::names::NameError>) -> Result<T, Fai
     result.map_err(|error| Failure::usage(&error.to_string()))
 }
 
-fn holder(text: &str) -> Result<Holder, Failure> {
-    parse_holder(text).map_err(|problem| Failure::usage(&format!("{text}: {problem}")))
+fn holder(only: Option<&Namespace>, text: &str) -> Result<Holder, Failure> {
+    let holder = parse_holder(text).map_err(|problem| Failure::usage(&format!("{text}: {problem}")))?;
+    filters::within(only, holder.namespace(), text)?;
+    Ok(holder)
 }
 
-fn target(text: &str) -> Result<Target, Failure> {
-    Target::parse(text).map_err(|problem| Failure::usage(&format!("{text}: {problem}")))
+fn target(only: Option<&Namespace>, text: &str) -> Result<Target, Failure> {
+    let target = Target::parse(text).map_err(|problem| Failure::usage(&format!("{text}: {problem}")))?;
+    if let Target::Holder(holder) = &target {
+        filters::within(only, holder.namespace(), text)?;
+    }
+    Ok(target)
 }
 
-fn workload(text: &str) -> Result<(Namespace, WorkloadName), Failure> {
+fn workload(only: Option<&Namespace>, text: &str) -> Result<(Namespace, WorkloadName), Failure> {
     let (namespace, name) = text
         .split_once('/')
         .ok_or_else(|| Failure::usage(&format!("{text}: a workload is written NAMESPACE/NAME")))?;
-    Ok((named(Namespace::new(namespace))?, named(WorkloadName::new(name))?))
+    let namespace = named(Namespace::new(namespace))?;
+    filters::within(only, Some(&namespace), text)?;
+    Ok((namespace, named(WorkloadName::new(name))?))
 }
 
 fn addresses(all: &[std::net::IpAddr]) -> String {
@@ -151,7 +165,8 @@ fn addresses(all: &[std::net::IpAddr]) -> String {
 
 async fn show(site: &Site, global: &Global, text: &str) -> Ended {
     let now = now();
-    let (revision, rows) = leases::show(&site.store, &site.scope, &target(text)?, now).await?;
+    let (revision, rows) =
+        leases::show(&site.store, &site.scope, &target(global.namespace.as_ref(), text)?, now).await?;
     let text = match global.output {
         Format::Json | Format::Yaml => {
             let items = rows.iter().map(data::lease_json).collect();
@@ -209,8 +224,14 @@ fn page(row: &leases::Row, now: Timestamp) -> String {
     ])
 }
 
-async fn reserve(site: &Site, args: &Reserve) -> Ended {
+async fn reserve(site: &Site, global: &Global, args: &Reserve) -> Ended {
+    let only = global.namespace.as_ref();
     let what = match (parse_address(&args.target), args.address.is_empty(), &args.addresses, &args.reason) {
+        (Ok(_), true, None, Some(_)) if only.is_some() || global.cluster.is_some() => {
+            return Err(Failure::usage(
+                "a device is in no namespace and no cluster: leave -n and --cluster out",
+            ));
+        }
         (Ok(address), true, None, Some(reason)) => {
             leases::Reserve::Device { address, reason: reason.trim().to_owned() }
         }
@@ -220,10 +241,10 @@ async fn reserve(site: &Site, args: &Reserve) -> Ended {
             ));
         }
         (Err(_), false, None, None) => {
-            leases::Reserve::Pod { holder: holder(&args.target)?, addresses: args.address.clone() }
+            leases::Reserve::Pod { holder: holder(only, &args.target)?, addresses: args.address.clone() }
         }
         (Err(_), true, Some(run), None) => {
-            let (namespace, name) = workload(&args.target)?;
+            let (namespace, name) = workload(only, &args.target)?;
             let addresses =
                 AddrRange::parse(run).map_err(|error| Failure::usage(&format!("--addresses: {error}")))?;
             leases::Reserve::Workload { namespace, name, addresses }
@@ -260,11 +281,12 @@ async fn reserve(site: &Site, args: &Reserve) -> Ended {
     print(&out)
 }
 
-async fn release(site: &Site, args: &Release) -> Ended {
+async fn release(site: &Site, global: &Global, args: &Release) -> Ended {
+    let only = global.namespace.as_ref();
     let target = match (&args.target, &args.workload) {
-        (Some(text), None) => target(text)?,
+        (Some(text), None) => target(only, text)?,
         (None, Some(text)) => {
-            let (namespace, name) = workload(text)?;
+            let (namespace, name) = workload(only, text)?;
             Target::Workload(namespace, name)
         }
         (Some(_), Some(_)) | (None, None) => {
@@ -297,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_workload_has_a_namespace() {
-        assert!(workload("shop/db").is_ok());
-        assert!(workload("db").is_err());
+        assert!(workload(None, "shop/db").is_ok());
+        assert!(workload(None, "db").is_err());
     }
 }

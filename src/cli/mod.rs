@@ -15,6 +15,7 @@ mod connect;
 mod data;
 mod doctor;
 mod documents;
+mod filters;
 mod install;
 mod leases;
 mod listen;
@@ -169,6 +170,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 async fn command(cli: &Cli) -> Ended {
     let global = &cli.global;
+    filters::check(cli)?;
     match &cli.command {
         Command::Version => return print(&format!("leasehold {}\n", env!("CARGO_PKG_VERSION"))),
         Command::Completion { shell } => {
@@ -536,6 +538,7 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
 async fn explained(site: &Site, global: &Global, args: &args::Explain) -> Ended {
     let holder = record::parse_holder(&args.pod)
         .map_err(|problem| Failure::usage(&format!("{}: {problem}", args.pod)))?;
+    filters::within(global.namespace.as_ref(), holder.namespace(), &args.pod)?;
     let own = site.host.as_ref();
     let labels = |node: &crate::domain::names::NodeName| {
         own.filter(|host| host.node == *node).map(|host| host.config.labels.clone()).unwrap_or_default()
@@ -580,7 +583,7 @@ fn explain_text(pod: &str, found: &explain::Explanation, now: Timestamp) -> Stri
         taken.push(format!("{} by running pods", found.running));
     }
     for row in &found.taken {
-        let cells = data::lease_cells(row, now, false);
+        let cells = data::lease_cells(row, now, false, false);
         let node = if cells[6].is_empty() { "-" } else { &cells[6] };
         let whose = if cells[2].is_empty() { "-" } else { &cells[2] };
         taken.push(

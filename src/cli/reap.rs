@@ -59,11 +59,6 @@ const COLUMNS: &[Column] = &[
 ];
 
 pub(crate) async fn run(site: &Site, global: &Global, args: &Reap) -> Ended {
-    if global.namespace.is_some() || global.domain.is_some() {
-        return Err(Failure::usage(
-            "a pass looks at the whole cluster: -n and --domain would not limit what is given back; leave them out, and pick from -o json",
-        ));
-    }
     let cluster = cluster(site, global)?;
     let api = connect::api(&args.api)?;
     let policy = policy(site, args)?;

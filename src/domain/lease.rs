@@ -33,6 +33,17 @@ pub enum Holder {
     Container(ContainerId),
 }
 
+impl Holder {
+    /// Its namespace; a container without a pod has none.
+    #[must_use]
+    pub const fn namespace(&self) -> Option<&Namespace> {
+        match self {
+            Self::Pod { namespace, .. } => Some(namespace),
+            Self::Container(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&match self {
@@ -186,6 +197,22 @@ impl Lease {
     #[must_use]
     pub const fn is_adopted(&self) -> bool {
         matches!(self.binding, Binding::Idle(None)) && !self.reserved
+    }
+
+    /// What becomes of it when its pod is found running although no sandbox is known to have it: nobody knows that
+    /// sandbox's container, no DEL of it will come, and it may answer. What a person assigned stays so. `None`: it says
+    /// so already, or it is bound.
+    #[must_use]
+    pub fn found_running(&self, now: Timestamp) -> Option<Self> {
+        let stays = self.reserved || self.is_adopted();
+        if self.bound().is_some() || stays && self.unconfirmed {
+            return None;
+        }
+        let seen = self.seen.as_ref().and_then(|seen| seen.controller.clone());
+        let seen = seen.map(|controller| Seen { controller: Some(controller), missed: None });
+        let (binding, since) =
+            if stays { (self.binding.clone(), self.since) } else { (Binding::Idle(None), now) };
+        Some(Self { binding, since, unconfirmed: true, seen, ..self.clone() })
     }
 
     /// Does it end with its pod, as a bound one does, although no sandbox bound it? Nothing else would end it: what is

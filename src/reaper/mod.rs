@@ -260,6 +260,7 @@ impl Report {
     #[must_use]
     pub fn needs_a_look(&self) -> bool {
         let left = self.left_by_hand().next().is_some();
-        self.braked() || self.stopped.is_some() || self.mended.too_many || left || !self.troubles.is_empty()
+        let unread = !self.troubles.is_empty() || !self.unreadable.is_empty();
+        self.braked() || self.stopped.is_some() || self.mended.too_many || left || unread
     }
 }

@@ -64,7 +64,8 @@ pub struct Watching<'a> {
     pub talk: &'a Talk<'a>,
 }
 
-/// Lines for a person: each that is news, and what goes on failing at most once a minute.
+/// Lines for a person: each that is news, and what goes on failing at most once a minute. That passes fail is news,
+/// whatever was told before, and that they work again.
 pub struct Talk<'a> {
     say: &'a (dyn Fn(&str) + Sync),
     last: Mutex<Told>,
@@ -76,6 +77,8 @@ struct Told {
     at: Option<Instant>,
     /// Since when passes fail, how many did, and whether that was told.
     failing: Option<(Instant, u32, bool)>,
+    /// When it was last told that passes fail.
+    failure: Option<Instant>,
     /// The complaint that was told last, of passes that did not fail.
     text: String,
 }
@@ -92,18 +95,25 @@ impl<'a> Talk<'a> {
     }
 
     fn failed(&self, error: &PassError, now: Instant) {
-        let (since, passes, _) = *self.told().failing.get_or_insert((now, 0, false));
+        let mut told = self.told();
+        let (since, passes, _) = told.failing.get_or_insert((now, 0, false));
+        *passes += 1;
+        let (since, passes) = (*since, *passes);
+        if told.failure.is_none_or(|at| at.elapsed() >= TALK) {
+            told.at = None;
+        }
+        drop(told);
         let said = self.complain(true, || match passes {
-            0 => format!("no pass: {error}; nothing is given back until it works again, trying on"),
+            1 => format!("no pass: {error}; nothing is given back until it works again, trying on"),
             _ => format!(
-                "no pass: {error}; failing for {} s, {} times by now, trying on",
-                since.elapsed().as_secs(),
-                passes + 1
+                "no pass: {error}; failing for {} s, {passes} times by now, trying on",
+                since.elapsed().as_secs()
             ),
         });
-        if let Some((_, passes, told)) = &mut self.told().failing {
-            *passes += 1;
-            *told |= said;
+        if said {
+            let mut told = self.told();
+            told.failure = told.at;
+            told.failing = told.failing.map(|(since, passes, _)| (since, passes, true));
         }
     }
 

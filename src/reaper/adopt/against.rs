@@ -22,6 +22,8 @@ use crate::{
 pub enum Trouble {
     /// A pod runs with an address that nobody has: it may be given to another.
     WithoutLease,
+    /// A pod runs with an address that is kept for it, as if no sandbox used it.
+    Held,
     /// A pod runs with an address that it cannot be given.
     Conflict(Kind),
     /// A lease is bound, and its pod does not exist.
@@ -34,6 +36,7 @@ impl Trouble {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::WithoutLease => "pod-without-lease",
+            Self::Held => "held-of-running-pod",
             Self::Conflict(kind) => kind.as_str(),
             Self::WithoutPod => "lease-without-pod",
         }
@@ -55,7 +58,7 @@ impl Trouble {
                 | Kind::Unreadable => true,
                 Kind::Outside | Kind::Network | Kind::NoPod => false,
             },
-            Self::WithoutPod => false,
+            Self::Held | Self::WithoutPod => false,
         }
     }
 }
@@ -120,9 +123,15 @@ pub async fn against<S: Store, K: Cluster>(
 
 fn compare(contents: &Contents, pods: &[Pod], wanted: &Wanted<'_>) -> Against {
     let claims = plan(contents, pods, &[], wanted);
-    let leased = claims.iter().filter(|claim| claim.found == Found::Leased).count();
-    let mut out: Vec<Difference> = claims.iter().filter_map(of_claim).collect();
+    let leased = claims.iter().filter(|claim| is_leased(&claim.found)).count();
     let by_key: HashMap<&PodKey, &Pod> = pods.iter().map(|pod| (&pod.key, pod)).collect();
+    // Its DEL may have come, while the pod is still going.
+    let goes = |claim: &Claim| by_key.get(&claim.pod).is_none_or(|pod| pod.deleting.is_some());
+    let mut out: Vec<Difference> = claims
+        .iter()
+        .filter(|claim| !(matches!(claim.found, Found::Held(_)) && goes(claim)))
+        .filter_map(of_claim)
+        .collect();
     for lease in contents.everything.leases.iter().filter(|lease| lease.id.cluster == *wanted.cluster) {
         let Holder::Pod { namespace, name } = &lease.id.holder else { continue };
         let key = PodKey { namespace: namespace.clone(), name: name.clone() };
@@ -153,9 +162,17 @@ fn compare(contents: &Contents, pods: &[Pod], wanted: &Wanted<'_>) -> Against {
     }
 }
 
+fn is_leased(found: &Found) -> bool {
+    matches!(found, Found::Leased(_) | Found::Held(_))
+}
+
 fn of_claim(claim: &Claim) -> Option<Difference> {
     let (trouble, why, hint) = match &claim.found {
-        Found::Leased => return None,
+        Found::Leased(_) => return None,
+        Found::Held(_) => {
+            let why = "runs with it, and its lease is kept as if it did not".to_owned();
+            (Trouble::Held, why, "leasehold adopt".to_owned())
+        }
         Found::Free => {
             let network = claim.network.as_ref().map_or_else(String::new, |n| format!(" on {n}"));
             let why = format!("runs with it{network} and has no lease");

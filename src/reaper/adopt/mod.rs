@@ -4,7 +4,7 @@
 //! What is made is a held lease: no container is known to it, so that no DEL ends it, and the pod's next ADD takes it
 //! over. It is unconfirmed, since a sandbox answers on the address and nobody will say when that ends. While the pod
 //! exists the reaper keeps it; where the pod is one that does not keep its address, the reaper ends it as it would end a
-//! bound one.
+//! bound one. A lease that the store has, but as held since the pod went, becomes such a one if the pod runs.
 //!
 //! Each lease is a transaction of its own, and each compares all that it rests on: one that is killed half-way and run
 //! again comes to the same end, and what changed meanwhile is looked at again. Nothing is overwritten: what is in doubt
@@ -18,7 +18,7 @@ use std::{collections::HashMap, net::IpAddr};
 use futures_util::{StreamExt as _, stream};
 use thiserror::Error;
 
-use self::plan::{Adoption, adoptions, plan, runs};
+use self::plan::{Adoption, How, adoptions, plan, runs};
 pub use self::{
     against::{Against, Difference, Trouble, against},
     plan::{Claim, Conflict, Found, Kind},
@@ -36,7 +36,7 @@ use crate::{
         names::{ClusterName, DomainName, IfName, Namespace, NetworkName, Uid},
     },
     pods::{ApiError, Cluster},
-    store::{Revision, Store, StoreError, record},
+    store::{Read, Revision, Store, StoreError, Txn, changes, keys, record},
 };
 
 /// Requests in flight, as in a pass.
@@ -265,11 +265,11 @@ pub async fn adopt<S: Store, K: Cluster>(
         rounds -= 1;
         let claims = plan(&contents, &pods, told, wanted);
         let mut todo = adoptions(&contents, &pods, &claims, wanted, now);
-        todo.retain(|adoption| !ended.contains_key(&adoption.lease.id));
+        todo.retain(|adoption| !ended.contains_key(&adoption.id));
         if dry || todo.is_empty() {
             break claims;
         }
-        let done = stream::iter(todo).map(|adoption| one(store, api, &uids, adoption));
+        let done = stream::iter(todo).map(|adoption| one(store, api, &uids, adoption, now));
         let done: Vec<_> = done.buffer_unordered(AT_ONCE).collect().await;
         for (id, fate) in done {
             match fate {
@@ -295,10 +295,12 @@ pub async fn adopt<S: Store, K: Cluster>(
         .map(|claim| {
             let own = claim.lease(wanted.cluster).and_then(|id| ended.get(&id));
             let fate = match (&claim.found, own) {
-                (Found::Free | Found::Leased, Some(fate)) => fate.clone(),
-                (Found::Leased, None) => Fate::Leased,
-                (Found::Free, None) if dry => Fate::Candidate,
-                (Found::Free, None) => Fate::Failed("the store was not read again: run it again".into()),
+                (Found::Free | Found::Held(_) | Found::Leased(_), Some(fate)) => fate.clone(),
+                (Found::Leased(_), None) => Fate::Leased,
+                (Found::Free | Found::Held(_), None) if dry => Fate::Candidate,
+                (Found::Free | Found::Held(_), None) => {
+                    Fate::Failed("the store was not read again: run it again".into())
+                }
                 (Found::Conflict(conflict), _) => Fate::Conflict(conflict.clone()),
             };
             Adopted { claim, fate }
@@ -314,22 +316,31 @@ pub async fn adopt<S: Store, K: Cluster>(
     })
 }
 
-/// Asks for the pod once more, and makes its lease; `None` if something that it rests on has changed.
+/// Asks for the pod once more, and makes or marks its lease; `None` if something that it rests on has changed.
 async fn one<S: Store, K: Cluster>(
     store: &S,
     api: &K,
     uids: &HashMap<&PodKey, &Uid>,
     adoption: Adoption,
+    now: Timestamp,
 ) -> (LeaseId, Option<Fate>) {
-    let Adoption { lease, txn } = adoption;
-    let id = lease.id;
+    let Adoption { id, how } = adoption;
     let Holder::Pod { namespace, name } = &id.holder else { return (id, Some(Fate::Gone)) };
     let key = PodKey { namespace: namespace.clone(), name: name.clone() };
     let listed = uids.get(&key).copied();
     let fate = match api.pod(&key).await {
         // Another pod of this name has asked, or will ask, for itself.
         Ok(live) if live.found.as_ref().is_some_and(|pod| runs(pod) && listed == Some(&pod.uid)) => {
-            match admin::send(store, &txn).await {
+            let txn = match how {
+                How::Make(txn) => Ok(Some(txn)),
+                How::Mark => mark(store, &id, now).await,
+            };
+            let sent = match txn {
+                Ok(Some(txn)) => admin::send(store, &txn).await.map_err(Into::into),
+                Ok(None) => Ok(admin::Sent::Conflict),
+                Err(error) => Err(error),
+            };
+            match sent {
                 Ok(admin::Sent::Applied(_)) => Some(Fate::Adopted),
                 Ok(admin::Sent::Conflict) => None,
                 Err(error) => Some(Fate::Failed(error.to_string())),
@@ -339,6 +350,14 @@ async fn one<S: Store, K: Cluster>(
         Err(error) => Some(Fate::Failed(error.to_string())),
     };
     (id, fate)
+}
+
+/// What marks a held lease as one of a pod that runs; `None` if it is not there any more, or says so already.
+async fn mark<S: Store>(store: &S, id: &LeaseId, now: Timestamp) -> Result<Option<Txn>, admin::Error> {
+    let snapshot = store.read(&[Read::Get(keys::lease(id))], None).await?;
+    let Some(entry) = snapshot.entry(0) else { return Ok(None) };
+    let stored = record::decode_lease(entry)?;
+    Ok(stored.value.found_running(now).map(|lease| changes::note(&stored, &lease)))
 }
 
 #[cfg(test)]

@@ -45,8 +45,11 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The lease that would list it.
+    /// The lease that lists it, or would.
     pub(crate) fn lease(&self, cluster: &ClusterName) -> Option<LeaseId> {
+        if let Found::Leased(id) | Found::Held(id) = &self.found {
+            return Some(id.clone());
+        }
         let holder = Holder::Pod { namespace: self.pod.namespace.clone(), name: self.pod.name.clone() };
         let network = self.network.clone()?;
         Some(LeaseId { cluster: cluster.clone(), holder, network, ifname: self.ifname.clone() })
@@ -57,7 +60,9 @@ impl Claim {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Found {
     /// The pod has it.
-    Leased,
+    Leased(LeaseId),
+    /// It is kept for the pod, as if no sandbox used it.
+    Held(LeaseId),
     /// Nobody has it.
     Free,
     /// It cannot be given to the pod.
@@ -372,7 +377,10 @@ impl<'a> Desk<'a> {
         let unreadable = |subject: &Subject| self.unreadable.get(subject).copied();
         match self.held.get(place) {
             Some(AddressHolder::Lease(other)) if listed == Some(other) && of_pod(other) => {
-                return Found::Leased;
+                let id = other.clone();
+                let held =
+                    self.leases.get(other).is_some_and(|lease| lease.found_running(lease.since).is_some());
+                return if held { Found::Held(id) } else { Found::Leased(id) };
             }
             Some(AddressHolder::Lease(other)) if unreadable(&Subject::Lease(other.clone())).is_some() => {
                 let why = format!("the lease of {other} cannot be read");
@@ -401,8 +409,11 @@ impl<'a> Desk<'a> {
                 };
                 let hint = if gone {
                     let holder = &other.holder;
+                    let lease = self.leases.get(other);
+                    let needs = lease.is_none_or(|lease| lease.bound().is_some() || lease.is_adopted());
+                    let force = if needs { " --force" } else { "" };
                     format!(
-                        "there is no such pod: `leasehold lease release {holder} --force`, then adopt again"
+                        "there is no such pod: `leasehold lease release {holder}{force}`, then adopt again"
                     )
                 } else {
                     format!("{show}; restart one of the two pods")
@@ -517,15 +528,23 @@ fn two_of_a_family(claims: &mut [Claim]) {
     }
 }
 
-/// A lease to be made, and the transaction that makes it.
+/// A lease that a pod is to have.
 pub(crate) struct Adoption {
     /// The lease.
-    pub(crate) lease: Lease,
-    /// What makes it.
-    pub(crate) txn: Txn,
+    pub(crate) id: LeaseId,
+    /// How it gets it.
+    pub(crate) how: How,
 }
 
-/// The leases of those addresses that nobody has.
+/// How a pod gets a lease that fits what it runs with.
+pub(crate) enum How {
+    /// It is made by this transaction.
+    Make(Txn),
+    /// It is there, and [is not held for a pod that is away](Lease::found_running).
+    Mark,
+}
+
+/// The leases of those addresses that nobody has, and those that are there and say that nobody uses them.
 pub(crate) fn adoptions(
     contents: &Contents,
     pods: &[Pod],
@@ -574,9 +593,16 @@ pub(crate) fn adoptions(
             unconfirmed: true,
             seen,
         };
-        Some(Adoption { txn: changes::reserve(&lease, &takes, &compares), lease })
+        let how = How::Make(changes::reserve(&lease, &takes, &compares));
+        Some(Adoption { id: lease.id, how })
     };
-    leases.into_iter().filter_map(adopt).collect()
+    let held = claims.iter().filter_map(|claim| match &claim.found {
+        Found::Held(id) => Some(id),
+        Found::Leased(_) | Found::Free | Found::Conflict(_) => None,
+    });
+    let held: BTreeSet<&LeaseId> = held.collect();
+    let mark = |id: &LeaseId| Adoption { id: id.clone(), how: How::Mark };
+    leases.into_iter().filter_map(adopt).chain(held.into_iter().map(mark)).collect()
 }
 
 /// As the ADD would have decided, and with the controller that it does not know.
