@@ -727,7 +727,7 @@ mod tests {
         let target = Target::Holder(id.holder.clone());
         assert!(matches!(
             leases::release(&store, &scope(), &target, None, true, NOW, false).await,
-            Err(Error::Refused { .. })
+            Err(Error::Wrong { .. })
         ));
     }
 
