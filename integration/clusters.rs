@@ -16,6 +16,11 @@ networks: [lan100]
 serves: [shop/db]
 ranges: [{subnet: 10.0.0.0/22, start: 10.0.0.1, end: 10.0.0.10}]
 ---
+name: shop-cache
+networks: [lan100]
+serves: [shop/cache]
+ranges: [{subnet: 10.0.0.0/22, start: 10.0.0.11, end: 10.0.0.11}]
+---
 name: lan
 networks: [lan100]
 serves: ['*/*']
@@ -114,8 +119,8 @@ fn a_write_is_about_the_leases_of_one_cluster() {
     assert_eq!(cli(&two.a, &format!("{line} --cluster prod-b")).success(), moved);
     assert_eq!(two.anywhere(line).success(), moved);
     assert_eq!(
-        cli(&two.b, "lease reserve shop/db-7 --address 10.0.0.10 --dry-run").success(),
-        "10.0.0.10 reserved for shop/db-7 eth0 on lan100 of cluster prod-b (dry run)\n"
+        cli(&two.b, "lease reserve shop/cache-0 --address 10.0.0.11 --dry-run").success(),
+        "10.0.0.11 reserved for shop/cache-0 eth0 on lan100 of cluster prod-b (dry run)\n"
     );
     cli(&two.a, "check").success();
 }
@@ -172,7 +177,10 @@ fn what_narrows_a_command_is_followed_or_refused() {
     assert_eq!(cli(&two.a, "lease show shop/db-1 --domain other").code(), Some(5));
     let only_b = "{name: only-b, networks: [lan100], clusters: [prod-b], ranges: [{subnet: 10.9.0.0/24}]}";
     Cli::new(&two.a).line("pool apply -f -").stdin(only_b).run().success();
-    assert_eq!(cli(&two.a, "pool list -o name --cluster prod-a").success(), "pool/lan\npool/shop-db\n");
+    assert_eq!(
+        cli(&two.a, "pool list -o name --cluster prod-a").success(),
+        "pool/lan\npool/shop-cache\npool/shop-db\n"
+    );
 }
 
 #[test]

@@ -353,8 +353,10 @@ fn an_api_that_freezes_and_dies_is_told_once_a_minute_and_nothing_is_given_back_
     eventually("it to be ready", || is_ready().then_some(()));
     println!("killed: given back {:?} after the start", back.elapsed());
     let minutes = began.elapsed().as_secs() / 60 + 1;
-    let told = lines_with(&reaper, "no pass: ") + lines_with(&reaper, "no hints ");
-    assert!(told as u64 <= minutes, "{minutes} {:?}", reaper.said());
+    // That passes fail is news after any other line; each of the two is told once a minute at most.
+    for line in ["no pass: ", "no hints "] {
+        assert!(lines_with(&reaper, line) as u64 <= minutes, "{minutes} {:?}", reaper.said());
+    }
     assert_eq!(reaper.stop().0, Some(0));
 }
 
