@@ -155,6 +155,45 @@ async fn a_lease_that_cannot_be_read_is_something_to_look_at() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn keys_that_cannot_be_read_are_told_of_and_left_as_they_are() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    let lease = scene.world.lease("shop/a-x7k2p").unwrap().value;
+    let newer = r#"{"v":9,"lease":"prod/shop/a-x7k2p/lan/eth0"}"#;
+    let device = r#"{"v":1,"reason":"printer"}"#;
+    let broken = [
+        (address_of(&scene, "shop/a-x7k2p"), "?", "expected value at line 1 column 1"),
+        (Key::new("v1/addresses/default/4/0b"), device, "the key names nothing"),
+        (Key::new("v1/addresses/default/4/0b000001"), newer, "version 9: a newer leasehold wrote it"),
+        (Key::new("v1/attachments/prod/n1"), newer, "the key names nothing"),
+        (changes::attachment_key(&lease.id, lease.bound().unwrap()), "{}", "lease: is missing"),
+        (Key::new("v1/released/default/4/0b"), "{}", "the key names nothing"),
+        (Key::new("v1/released/default/4/0b000002"), "[]", "not a JSON object"),
+    ];
+    for (key, value, _) in &broken {
+        scene.store().put(key, *value);
+    }
+    // Of another cluster, which has a reaper of its own.
+    scene.store().put(&Key::new("v1/attachments/other/n1/lan/X/eth0"), "?");
+    let expected = broken.map(|(key, _, why)| (key.to_string(), why.to_owned()));
+    let dump = || {
+        let mut all = scene.store().dump();
+        all.remove(&keys::cluster(&lease.id.cluster)).unwrap();
+        all
+    };
+    let before = dump();
+    for (mend, dry_run) in [(true, true), (true, false), (false, false)] {
+        let options = Options { mend, dry_run, ..Options::default() };
+        let report = scene.pass_over_a_spoiled_store(options).await.unwrap();
+        let unread: Vec<_> = report.unread().cloned().collect();
+        assert_eq!(unread, if mend { expected.to_vec() } else { Vec::new() });
+        assert_eq!(report.needs_a_look(), mend);
+        assert_eq!(report.mended.notes, []);
+        assert_eq!(dump(), before);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn b013_half_pairs_are_found_and_mended() {
     let scene = Scene::new();
     scene.runs("shop/a-x7k2p", "A", "n1").await;

@@ -16,7 +16,7 @@ use leasehold::{
     },
     reaper::{self, Measured, Metrics, Talk, Watching},
     store::{
-        Read, Revision, Store as _, StoreError, keys,
+        Key, Read, Revision, Store as _, StoreError, keys,
         testing::{Fault, FaultyStore, MemoryStore},
     },
 };
@@ -475,6 +475,38 @@ async fn b013_half_pairs_that_only_a_person_can_mend_are_told_of_until_they_are_
     let said = reaper.said();
     assert!(said[0].starts_with("1 half pairs mended; "), "{said:?}");
     assert_eq!(said[1..], [format!("over: {left}")], "{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_key_that_cannot_be_read_is_told_of_until_it_can() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    let key = Key::new("v1/addresses/default/4/0b000001");
+    scene.store().put(&key, "?");
+    let reaper = Reaper::new(&scene).every(Duration::from_secs(300));
+    let gauge = |count: u32| {
+        let text = reaper.metrics.text();
+        assert!(text.lines().any(|line| line == format!("leasehold_reap_troubles {count}")), "{text}");
+    };
+    let told = format!(
+        "{key} cannot be read, and is kept: expected value at line 1 column 1; `leasehold check` says what to do"
+    );
+    reaper
+        .during(&scene, async |hints| {
+            sleep(Duration::from_secs(10)).await;
+            gauge(1);
+            // A quick pass does not look at it: it is not over.
+            hints.send(Hint::Pod).await.unwrap();
+            sleep(Duration::from_secs(100)).await;
+            assert!(passes(&scene) >= 2);
+            gauge(1);
+            assert_eq!(reaper.said(), std::slice::from_ref(&told));
+            scene.store().delete(&key);
+            sleep(Duration::from_secs(300)).await;
+            gauge(0);
+        })
+        .await;
+    assert_eq!(reaper.said(), [format!("over: {told}")]);
 }
 
 #[tokio::test(start_paused = true)]

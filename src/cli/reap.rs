@@ -516,7 +516,7 @@ fn document(cluster: &ClusterName, options: Options, report: &Report, items: Vec
         "candidates": report.candidates,
         "givenBack": report.given_back(),
         "kept": report.kept,
-        "unreadable": report.unreadable.iter().map(|(key, why)| json!({"key": key, "why": why})).collect::<Vec<_>>(),
+        "unreadable": report.unread().map(|(key, why)| json!({"key": key, "why": why})).collect::<Vec<_>>(),
         "brakes": report.brakes.iter()
             .map(|brake| json!({"brake": brake.label(), "text": brake.to_string()})).collect::<Vec<_>>(),
         "mended": report.mended.notes.iter()
@@ -536,7 +536,7 @@ fn talk(options: Options, report: &Report) {
         say(&format!("brake: {brake}"));
     }
     warn(report.troubles.iter().cloned());
-    warn(report.unreadable.iter().map(|(key, why)| format!("{key} cannot be read, and is kept: {why}")));
+    warn(report.unread().map(reaper::cannot_be_read));
     for (note, repair) in &report.mended.notes {
         say(&format!("{}: {}", repair.as_str(), check::text(note, *repair)));
     }

@@ -189,7 +189,7 @@ pub enum Kind {
     /// The index knows something that the pool does not serve.
     ServeStale { serve: Serve, pool: PoolName },
     /// A record that cannot be read.
-    Unreadable { key: String, reason: String },
+    Unreadable { key: String, subject: Subject, reason: String },
     /// A record of a newer leasehold.
     Newer { key: String, reason: String },
 }
@@ -297,9 +297,13 @@ impl Kind {
             Self::ServeStale { serve, pool } => {
                 format!("the index says that pool {pool} serves {serve}, which it does not")
             }
-            Self::Unreadable { key, reason } => {
-                format!("{key} cannot be read ({reason})")
+            Self::Unreadable { key, subject: Subject::Address(place), reason } => {
+                format!("{key}, who holds {place}, cannot be read ({reason})")
             }
+            Self::Unreadable { key, subject: Subject::Released(place), reason } => {
+                format!("{key}, that {place} was given back, cannot be read ({reason})")
+            }
+            Self::Unreadable { key, reason, .. } => format!("{key} cannot be read ({reason})"),
             Self::Newer { key, reason } => format!("{key} was written by a newer leasehold ({reason})"),
         }
     }
@@ -368,9 +372,24 @@ impl Kind {
             }
             Self::OtherDomain { .. } => "apply the pool with its old domain",
             Self::StickyContainer { .. } => "end it: `leasehold lease release`",
-            Self::Unreadable { .. } => {
-                "it is never handed out and never deleted: look at it with etcdctl, put it right or delete it"
-            }
+            Self::Unreadable { subject, .. } => match subject {
+                Subject::Lease(_) => {
+                    "it is never handed out and never deleted: put it right with etcdctl, or delete it, and `leasehold check --repair` writes it again from its address"
+                }
+                Subject::Address(_) => {
+                    "it is never handed out and never deleted: put it right with etcdctl, or delete it: `leasehold check --repair` writes it again if a lease lists it, else it is free, so look first that nobody uses it"
+                }
+                Subject::Released(_) => {
+                    "it is never handed out and never deleted: look that nobody uses it, then delete the key with etcdctl"
+                }
+                Subject::Attachment(_) => {
+                    "it is never deleted: delete it with etcdctl, and `leasehold check --repair` writes it again for the lease that is bound by it"
+                }
+                Subject::Pool(_) => "nothing new is leased from it: apply it again, `leasehold pool apply`",
+                Subject::Unknown => {
+                    "it is never used and never deleted: look at it with etcdctl, put it right or delete it"
+                }
+            },
             Self::Newer { .. } => "upgrade this one",
         }
     }
@@ -453,12 +472,12 @@ impl<'a> Index<'a> {
 }
 
 fn unreadable(everything: &Everything, notes: &mut Vec<Note>) {
-    for Unreadable { key, reason, newer, .. } in &everything.unreadable {
+    for Unreadable { key, subject, reason, newer } in &everything.unreadable {
         let (key, reason) = (key.clone(), reason.clone());
         notes.push(if *newer {
             Note::warning(Kind::Newer { key, reason })
         } else {
-            Note::error(Kind::Unreadable { key, reason })
+            Note::error(Kind::Unreadable { key, subject: subject.clone(), reason })
         });
     }
 }

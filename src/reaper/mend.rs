@@ -11,7 +11,10 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use super::{read::pages, stop::Stop};
+use super::{
+    read::{pages, reason},
+    stop::Stop,
+};
 use crate::{
     admin::{
         self,
@@ -32,6 +35,8 @@ use crate::{
 const MOST: usize = 100;
 /// What one read may ask (etcd's own limit of a transaction).
 const READS: usize = 100;
+/// What is said of a key that is none of ours.
+const NAMES_NOTHING: &str = "the key names nothing";
 
 /// What was found, and what became of it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -42,6 +47,17 @@ pub struct Mended {
     pub notes: Vec<(Note, Repair)>,
     /// There are more than a pass mends by itself.
     pub too_many: bool,
+    /// Records that cannot be read among what was looked through: key and why. What they are half of is not guessed.
+    pub unreadable: Vec<(String, String)>,
+}
+
+/// What the store was looked through for.
+#[derive(Default)]
+pub(super) struct Suspicious {
+    /// The keys to look at again.
+    keys: BTreeSet<Key>,
+    /// Records that cannot be read: key and why.
+    unreadable: Vec<(String, String)>,
 }
 
 fn hash(parts: impl Hash) -> u64 {
@@ -50,13 +66,13 @@ fn hash(parts: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The keys at `at` that contradict the leases of the same revision, as keys to look at again.
+/// The keys at `at` that contradict the leases of the same revision, and those whose records cannot be read.
 pub(super) async fn suspicious<S: Store>(
     store: &S,
     cluster: &ClusterName,
     leases: &[(Lease, Revision)],
     at: Revision,
-) -> Result<BTreeSet<Key>, StoreError> {
+) -> Result<Suspicious, StoreError> {
     let mut addresses: HashMap<u64, usize> = HashMap::with_capacity(leases.len());
     let mut attachments: HashMap<u64, usize> = HashMap::with_capacity(leases.len());
     for (index, (lease, _)) in leases.iter().enumerate() {
@@ -69,64 +85,88 @@ pub(super) async fn suspicious<S: Store>(
             attachments.insert(hash((key.as_str(), &lease.id)), index);
         }
     }
-    let mut found = BTreeSet::new();
+    let mut found = Suspicious::default();
     let mut held: HashSet<u64> = HashSet::with_capacity(leases.len());
-    let mut check = |entry: &Entry, id: Option<LeaseId>, expected: &mut HashMap<u64, usize>| {
-        // What cannot be read, and what is of another cluster, is not ours to judge here.
-        if let Some(id) = id.filter(|id| id.cluster == *cluster)
-            && expected.remove(&hash((entry.key.as_str(), &id))).is_none()
-        {
-            found.insert(entry.key.clone());
-            found.insert(keys::lease(&id));
-        }
-    };
     pages(store, &keys::addresses(), Some(at), |entries| {
         for entry in entries {
-            if let Some(place) = keys::parse_held(&entry.key) {
-                held.insert(hash(place));
-            }
-            let id = match record::decode_address(entry) {
-                Ok(AddressHolder::Lease(id)) => Some(id),
-                Ok(AddressHolder::Device { .. }) | Err(_) => None,
+            let Some(place) = keys::parse_held(&entry.key) else {
+                found.unread(entry, NAMES_NOTHING);
+                continue;
             };
-            check(entry, id, &mut addresses);
+            held.insert(hash(place));
+            match record::decode_address(entry) {
+                Ok(AddressHolder::Lease(id)) => found.check(cluster, entry, &id, &mut addresses),
+                Ok(AddressHolder::Device { .. }) => {}
+                // It says of no cluster that it is its own: each reaper tells of it.
+                Err(error) => found.unread(entry, &reason(error)),
+            }
         }
     })
     .await?;
     pages(store, &keys::attachments(), Some(at), |entries| {
         for entry in entries {
-            let own = keys::parse_attachment(&entry.key).is_some_and(|key| key.cluster == *cluster);
-            check(entry, record::decode_pointer(entry).ok().filter(|_| own), &mut attachments);
+            match (keys::parse_attachment(&entry.key), record::decode_pointer(entry)) {
+                (None, _) => found.unread(entry, NAMES_NOTHING),
+                (Some(key), _) if key.cluster != *cluster => {}
+                (Some(_), Ok(id)) => found.check(cluster, entry, &id, &mut attachments),
+                (Some(_), Err(error)) => found.unread(entry, &reason(error)),
+            }
         }
     })
     .await?;
     pages(store, &keys::all_released(), Some(at), |entries| {
         for entry in entries {
-            if let Some(place) = keys::parse_released(&entry.key)
-                && held.contains(&hash(&place))
-            {
-                found.insert(keys::address(&place.0, place.1));
-                found.insert(entry.key.clone());
+            let Some(place) = keys::parse_released(&entry.key) else {
+                found.unread(entry, NAMES_NOTHING);
+                continue;
+            };
+            if held.contains(&hash(&place)) {
+                found.keys.insert(keys::address(&place.0, place.1));
+                found.keys.insert(entry.key.clone());
+            }
+            if let Err(error) = record::decode_released(entry) {
+                found.unread(entry, &reason(error));
             }
         }
     })
     .await?;
     for index in addresses.into_values().chain(attachments.into_values()) {
-        found.insert(keys::lease(&leases[index].0.id));
+        found.keys.insert(keys::lease(&leases[index].0.id));
     }
     Ok(found)
+}
+
+impl Suspicious {
+    /// Does a lease expect this key, which names `id`? What is of another cluster is not ours to judge here.
+    fn check(
+        &mut self,
+        cluster: &ClusterName,
+        entry: &Entry,
+        id: &LeaseId,
+        expected: &mut HashMap<u64, usize>,
+    ) {
+        if id.cluster == *cluster && expected.remove(&hash((entry.key.as_str(), id))).is_none() {
+            self.keys.insert(entry.key.clone());
+            self.keys.insert(keys::lease(id));
+        }
+    }
+
+    fn unread(&mut self, entry: &Entry, why: &str) {
+        self.unreadable.push((entry.key.to_string(), why.into()));
+    }
 }
 
 /// Reads what is suspicious again, with all that hangs on it, and mends what can be mended; `dry`: says what would be.
 pub(super) async fn mend<S: Store, K: Cluster>(
     store: &S,
     (api, cluster): (&K, &ClusterName),
-    suspicious: BTreeSet<Key>,
+    suspicious: Suspicious,
     now: Timestamp,
     dry: bool,
     stop: &Stop,
 ) -> Result<Mended, admin::Error> {
-    let mut mended = Mended { looked: true, ..Mended::default() };
+    let Suspicious { keys: suspicious, unreadable } = suspicious;
+    let mut mended = Mended { looked: true, unreadable, ..Mended::default() };
     if suspicious.is_empty() {
         return Ok(mended);
     }

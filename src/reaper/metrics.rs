@@ -93,6 +93,8 @@ struct Figures {
     left: Option<usize>,
     forgotten: u64,
     troubles: Option<usize>,
+    /// Records that cannot be read, beside leases: only full passes see them.
+    unread: usize,
     asked: [Histogram; OPERATIONS.len()],
     fill: Option<Fill>,
     /// The last turn of the loop, and the end of the last pass that did its work.
@@ -130,6 +132,7 @@ impl Metrics {
             left: None,
             forgotten: 0,
             troubles: None,
+            unread: 0,
             asked: Default::default(),
             fill: None,
             turn: Instant::now(),
@@ -192,9 +195,10 @@ impl Metrics {
         if report.mended.looked {
             let is_left = |repair: Repair| matches!(repair, Repair::ByHand | Repair::Possible);
             figures.left = Some(report.mended.notes.iter().filter(|(_, repair)| is_left(*repair)).count());
+            figures.unread = report.mended.unreadable.len();
         }
         figures.forgotten += report.forgotten as u64;
-        figures.troubles = Some(report.troubles.len() + report.unreadable.len());
+        figures.troubles = Some(report.troubles.len() + report.unreadable.len() + figures.unread);
         let ended = match report.stopped {
             Some(_) => Passed::Stopped,
             None if report.braked() => Passed::Braked,

@@ -190,7 +190,7 @@ pub struct Report {
     pub candidates: usize,
     /// How many are kept, by reason.
     pub kept: BTreeMap<&'static str, usize>,
-    /// Records that cannot be read: key and why.
+    /// Records of leases that cannot be read: key and why. Of others, what mended tells.
     pub unreadable: Vec<(String, String)>,
     /// The leases worth a line, or all.
     pub judged: Vec<Judged>,
@@ -250,6 +250,11 @@ impl Report {
         self.mended.notes.iter().filter(|(_, repair)| *repair == Repair::ByHand).map(|(note, _)| note)
     }
 
+    /// All records that cannot be read: key and why.
+    pub fn unread(&self) -> impl Iterator<Item = &(String, String)> {
+        self.unreadable.iter().chain(&self.mended.unreadable)
+    }
+
     /// Did something stop the giving-back, or part of it?
     #[must_use]
     pub fn braked(&self) -> bool {
@@ -260,7 +265,13 @@ impl Report {
     #[must_use]
     pub fn needs_a_look(&self) -> bool {
         let left = self.left_by_hand().next().is_some();
-        let unread = !self.troubles.is_empty() || !self.unreadable.is_empty();
+        let unread = !self.troubles.is_empty() || self.unread().next().is_some();
         self.braked() || self.stopped.is_some() || self.mended.too_many || left || unread
     }
+}
+
+/// What is said of a record that cannot be read.
+#[must_use]
+pub fn cannot_be_read((key, why): &(String, String)) -> String {
+    format!("{key} cannot be read, and is kept: {why}; `leasehold check` says what to do")
 }

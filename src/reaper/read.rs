@@ -96,7 +96,7 @@ async fn start_once<S: Store>(
     Ok(start)
 }
 
-fn reason(error: RecordError) -> String {
+pub(super) fn reason(error: RecordError) -> String {
     match error {
         RecordError::Invalid { reason, .. } => reason,
         RecordError::Newer { found, .. } => format!("version {found}: a newer leasehold wrote it"),

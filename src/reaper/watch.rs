@@ -22,7 +22,9 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Context, Fate, Metrics, Options, PassError, Report, Teller, compact, count, pass};
+use super::{
+    Context, Fate, Metrics, Options, PassError, Report, Teller, cannot_be_read, compact, count, pass,
+};
 use crate::{
     admin::check::{Repair, text},
     domain::{names::Namespace, words},
@@ -254,13 +256,14 @@ impl Talk<'_> {
     }
 }
 
-/// What is left of half pairs for a person.
+/// What is left of half pairs for a person, and what could not be read while they were looked for.
 fn left_over(report: &Report) -> Vec<String> {
     let too_many = report.mended.too_many.then(|| {
         "too many half pairs to mend by itself; look at `leasehold check`, then `leasehold check --repair`".into()
     });
     let by_hand = report.left_by_hand().map(|note| format!("by hand: {}", text(note, Repair::ByHand)));
-    too_many.into_iter().chain(by_hand).collect()
+    let unread = report.mended.unreadable.iter().map(cannot_be_read);
+    too_many.into_iter().chain(by_hand).chain(unread).collect()
 }
 
 fn tell(talk: &Talk<'_>, report: &Report, halves: &[String]) {
@@ -270,8 +273,7 @@ fn tell(talk: &Talk<'_>, report: &Report, halves: &[String]) {
     let brakes = report.brakes.iter().map(|brake| format!("brake: {brake}"));
     let mut texts: Vec<String> =
         brakes.chain(report.troubles.iter().cloned()).chain(halves.iter().cloned()).collect();
-    let unreadable = report.unreadable.iter();
-    texts.extend(unreadable.map(|(key, why)| format!("{key} cannot be read, and is kept: {why}")));
+    texts.extend(report.unreadable.iter().map(cannot_be_read));
     let more = texts.len().saturating_sub(1);
     let text = texts.into_iter().next().map(|first| match more {
         0 => first,
