@@ -26,6 +26,10 @@ const VERSION: u64 = 1;
 /// How often a lock is tried, and how long between: a replayer holds it for one store call.
 const LOCK_TRIES: u32 = 250;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// The extension of a file that is being written; the process's number follows.
+const TEMPORARY: &str = "tmp";
+/// Nobody writes a file for so long: who left it half was killed.
+const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// A container whose lease is to be ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -259,9 +263,9 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file whole or not at all, and takes away what others that were killed at this left in its folder.
 fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
-    let temporary = path.with_extension(format!("tmp{}", std::process::id()));
+    let temporary = path.with_extension(format!("{TEMPORARY}{}", std::process::id()));
     let write = || {
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
@@ -275,9 +279,23 @@ fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
         }
         Ok(())
     };
+    path.parent().map(sweep);
     write().inspect_err(|_: &io::Error| {
         let _ = fs::remove_file(&temporary);
     })
+}
+
+fn sweep(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let extension = path.extension().unwrap_or_default().as_encoded_bytes();
+        let written = || entry.metadata().and_then(|meta| meta.modified()).ok();
+        if extension.starts_with(TEMPORARY.as_bytes())
+            && written().and_then(|at| at.elapsed().ok()).is_some_and(|age| age > ABANDONED)
+        {
+            let _ = fs::remove_file(path); // another may have been faster
+        }
+    }
 }
 
 /// How far this node has seen the store: an ID, and the highest revision.
@@ -397,6 +415,28 @@ mod tests {
         fs::write(&file, "{").unwrap();
         assert_eq!(journal.lock(&file).unwrap().unwrap().entry, None);
         assert!(file.exists());
+        fs::remove_dir_all(&state).unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_goes_and_nothing_else() {
+        let state = folder("killed");
+        let (journal, sight) = (Journal::new(&state), Sight::new(&state));
+        let store = StoreId::new("s1").unwrap();
+        journal.write(&entry("c1")).unwrap();
+        sight.save(&store, 1).unwrap();
+        let age = |path: &Path| File::open(path).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        let left = [journal.folder().join("aa.tmp1"), state.join("store.tmp1")];
+        let young = [journal.folder().join("aa.tmp2"), state.join("store.tmp2")];
+        for path in left.iter().chain(&young) {
+            fs::write(path, "{").unwrap();
+        }
+        left.iter().chain(&journal.list().unwrap()).for_each(|path| age(path));
+        journal.write(&entry("c2")).unwrap();
+        sight.save(&store, 2).unwrap();
+        assert!(!left.iter().any(|path| path.exists()));
+        assert!(young.iter().all(|path| path.exists()));
+        assert_eq!(journal.list().unwrap().len(), 2);
         fs::remove_dir_all(&state).unwrap();
     }
 
