@@ -46,7 +46,7 @@ fn ground_of(version: Version, size: u32) -> (Etcd, HostFile) {
 }
 
 /// Runs `count` jobs, `at_once` at a time.
-fn crowd<T: Send>(at_once: usize, count: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub(super) fn crowd<T: Send>(at_once: usize, count: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let (next, done) = (AtomicU32::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..at_once {
@@ -71,7 +71,7 @@ fn address(answer: &Answer) -> String {
     all.remove(0)
 }
 
-fn report(text: &str) {
+pub(super) fn report(text: &str) {
     // Not eprintln: the test harness shows that only of tests that fail.
     std::io::stderr().write_all(format!("{text}\n").as_bytes()).unwrap();
 }

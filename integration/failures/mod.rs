@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "time limits are of the real clock")]
 
 mod answers;
+mod crash;
 mod crowd;
 mod endpoints;
 mod journal;

@@ -33,7 +33,8 @@ use super::{
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     program: PathBuf,
-    inside: Option<PathBuf>,
+    /// What runs it, with arguments, outermost first.
+    under: Vec<OsString>,
     environment: BTreeMap<String, OsString>,
     arguments: Vec<(String, String)>,
     document: Map<String, Value>,
@@ -65,7 +66,7 @@ impl Call {
     pub(crate) fn command(command: &str, host: &HostFile) -> Self {
         let call = Self {
             program: leasehold(),
-            inside: None,
+            under: Vec::new(),
             environment: BTreeMap::new(),
             arguments: Vec::new(),
             document: Map::new(),
@@ -159,8 +160,13 @@ impl Call {
     }
 
     /// In the network of a node, as a runtime calls it.
-    pub(crate) fn inside(mut self, node: &Namespace) -> Self {
-        self.inside = Some(node.path());
+    pub(crate) fn inside(self, node: &Namespace) -> Self {
+        self.under(["/usr/bin/nsenter".into(), format!("--net={}", node.path().display()), "--".into()])
+    }
+
+    /// Run by another program, whose words these are.
+    pub(crate) fn under(mut self, words: impl IntoIterator<Item = String>) -> Self {
+        self.under.extend(words.into_iter().map(Into::into));
         self
     }
 
@@ -187,15 +193,9 @@ impl Call {
     }
 
     fn build(&self) -> Command {
-        let mut command = match &self.inside {
-            None => Command::new(&self.program),
-            Some(namespace) => {
-                let mut command = Command::new("/usr/bin/nsenter");
-                command.arg(format!("--net={}", namespace.display())).arg("--").arg(&self.program);
-                command
-            }
-        };
-        command.env_clear().current_dir("/").envs(&self.environment);
+        let mut words = self.under.iter().map(OsString::as_os_str).chain([self.program.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).env_clear().current_dir("/").envs(&self.environment);
         if !self.arguments.is_empty() && !self.environment.contains_key("CNI_ARGS") {
             let pairs: Vec<_> = self.arguments.iter().map(|(key, value)| format!("{key}={value}")).collect();
             command.env("CNI_ARGS", pairs.join(";"));
