@@ -636,6 +636,8 @@ fn what_a_pass_cannot_reach_or_believe_ends_it_with_a_reason() {
     parts!();
     let site = Site::new(Apiserver::shared(), Etcd::start(Version::V36));
     site.pool("10.0.0.10-10.0.0.200", "*/*");
+    // A list without any node is a brake.
+    site.server.node(&format!("{}-n2", site.namespace));
     site.is_lost("lost-7d9c4f6b5d-x7k2b", "lost");
     let before = site.etcd.dump("/leasehold/v1/leases/");
 
