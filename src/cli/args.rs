@@ -24,7 +24,7 @@ fn name<T, E: std::fmt::Display>(
     version,
     about,
     propagate_version = false,
-    after_help = "Exit status: 0 done; 1 failed; 2 wrong usage; 3 done, and there is something to look at;\n4 refused, needs --force; 5 no such pool or lease.\n\nCalled by a container runtime (CNI_COMMAND is set) it is a CNI IPAM plugin: `ipam: {\"type\": \"leasehold\"}`."
+    after_help = "Exit status: 0 done; 1 failed; 2 wrong usage; 3 done, and there is something to look at;\n4 refused, and the hint says what it needs: --force, or which cluster or domain is meant;\n5 no such pool or lease.\n\nCalled by a container runtime (CNI_COMMAND is set) it is a CNI IPAM plugin: `ipam: {\"type\": \"leasehold\"}`."
 )]
 pub(crate) struct Cli {
     /// What every command takes.
@@ -332,7 +332,7 @@ pub(crate) struct Create {
 pub(crate) enum LeaseCommand {
     /// Lists addresses that somebody has
     #[command(
-        after_help = "AGE is how long a lease has been in its state. Released and declined addresses are listed if --state asks\nfor them.\n\nExamples:\n  leasehold lease list -n shop\n  leasehold lease list --node n07 --state bound\n  leasehold lease list --workload shop/db -o wide\n  leasehold lease list --state released,declined\n  leasehold lease list -o json | jq -r '.items[] | [.address, .namespace, .pod, .node] | @tsv'"
+        after_help = "AGE is how long a lease has been in its state. CLUSTER is shown where the leases are of several clusters, and with\n-o wide. Released and declined addresses are listed if --state asks for them.\n\nExamples:\n  leasehold lease list -n shop\n  leasehold lease list --node n07 --state bound\n  leasehold lease list --workload shop/db -o wide\n  leasehold lease list --state released,declined\n  leasehold lease list -o json | jq -r '.items[] | [.address, .namespace, .pod, .node] | @tsv'"
     )]
     List(LeaseList),
     /// Shows all about an address or a pod

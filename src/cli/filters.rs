@@ -1,90 +1,159 @@
 //! Which of `-n`, `--cluster` and `--domain` a command takes. One that a command does not take is refused: a person who
-//! narrows a command must not have it work on all.
+//! narrows a command must not have it work on all. The help of every command says so, by the same table.
+
+use std::ffi::OsString;
+
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 
 use super::{
     Failure,
-    args::{Check, Cli, ClusterCommand, Command, LeaseCommand, PoolCommand},
+    args::{Cli, Global},
 };
-use crate::domain::names::Namespace;
+use crate::domain::{names::Namespace, words};
+
+const N: &str = "-n";
+const CLUSTER: &str = "--cluster";
+const DOMAIN: &str = "--domain";
+const FLAGS: [&str; 3] = [N, CLUSTER, DOMAIN];
 
 /// What a command takes, and why not the rest.
-struct Filters {
-    namespace: bool,
-    cluster: bool,
-    domain: bool,
+pub(crate) struct Row {
+    /// The command, with the flag that makes another of it.
+    command: &'static str,
+    takes: &'static [&'static str],
+    /// What they do, where they do not narrow it.
+    does: &'static str,
     why: &'static str,
 }
 
-impl Filters {
-    const ALL: Self = Self { namespace: true, cluster: true, domain: true, why: "" };
-
-    const fn none(why: &'static str) -> Self {
-        Self { namespace: false, cluster: false, domain: false, why }
-    }
-
-    const fn cluster(why: &'static str) -> Self {
-        Self { cluster: true, ..Self::none(why) }
-    }
+const fn row(command: &'static str, takes: &'static [&'static str], why: &'static str) -> Row {
+    Row { command, takes, does: "", why }
 }
 
 const NAMED: &str = "it is about what it names";
-const THIS_NODE: &str = "it is about this node";
+const DOCUMENTS: &str = "the documents say what it is about";
+const NO_STORE: &str = "it is about no store";
 
-fn of(command: &Command) -> Filters {
-    match command {
-        Command::Lease(
-            LeaseCommand::List(_)
-            | LeaseCommand::Show { .. }
-            | LeaseCommand::Reserve(_)
-            | LeaseCommand::Move { .. }
-            | LeaseCommand::Release(_),
-        )
-        | Command::Adopt(_) => Filters::ALL,
-        Command::Pool(command) => match command {
-            PoolCommand::List(_) => {
-                Filters { namespace: false, why: "a pool has no namespace", ..Filters::ALL }
-            }
-            PoolCommand::Create(_) => Filters {
-                domain: true,
-                ..Filters::none("whom a pool serves, --serves and --only-cluster say")
-            },
-            PoolCommand::Apply(_) | PoolCommand::Diff(_) => {
-                Filters::none("the documents say what it is about")
-            }
-            PoolCommand::Show { .. } | PoolCommand::Delete { .. } => Filters::none(NAMED),
-        },
-        Command::Explain(_) => {
-            Filters { namespace: true, ..Filters::cluster("a pod's pools are looked for in all domains") }
+const TABLE: &[Row] = &[
+    row("pool list", &[CLUSTER, DOMAIN], "a pool has no namespace"),
+    row("pool show", &[], NAMED),
+    Row {
+        does: "is that of the pool",
+        ..row("pool create", &[DOMAIN], "whom a pool serves, --serves and --only-cluster say")
+    },
+    row("pool apply", &[], DOCUMENTS),
+    row("pool diff", &[], DOCUMENTS),
+    row("pool delete", &[], NAMED),
+    row("lease list", &FLAGS, ""),
+    row("lease show", &FLAGS, ""),
+    Row { does: "say where; a device is in no namespace and no cluster", ..row("lease reserve", &FLAGS, "") },
+    row("lease move", &FLAGS, ""),
+    row("lease release", &FLAGS, ""),
+    row("explain", &[N, CLUSTER], "a pod's pools are looked for in all domains"),
+    row("check", &[], "the whole store is audited; only --against-pods can be narrowed"),
+    row("check --repair", &[], "--repair mends the whole store; look at pods without it"),
+    Row {
+        does: "narrow the look at pods; the whole store is audited all the same",
+        ..row("check --against-pods", &FLAGS, "")
+    },
+    row("cluster list", &[], "it lists the clusters of the store"),
+    row("cluster add", &[], NAMED),
+    row("cluster delete", &[], NAMED),
+    row("freeze", &[], "it freezes the whole store"),
+    Row {
+        does: "say whose pods are asked for their addresses first; whatever they say, the whole store is thawed",
+        ..row("thaw", &[N, CLUSTER], "it thaws the whole store")
+    },
+    Row {
+        does: "names the cluster whose leases are looked at, instead of the host file's",
+        ..row("reap", &[CLUSTER], "a pass looks at the whole cluster; pick from -o json")
+    },
+    row("adopt", &FLAGS, ""),
+    row("flush", &[], "it is about this node"),
+    Row {
+        does: "names the cluster that is looked for, instead of the host file's",
+        ..row("doctor", &[CLUSTER], "it is about this node")
+    },
+    Row {
+        does: "is what is written into the host file",
+        ..row("install", &[CLUSTER], "it is about this node")
+    },
+    row("version", &[], NO_STORE),
+    row("completion", &[], NO_STORE),
+];
+
+impl Row {
+    /// For the help of a command.
+    fn sentences(&self) -> String {
+        let refused: Vec<&str> = FLAGS.into_iter().filter(|flag| !self.takes.contains(flag)).collect();
+        let mut out = Vec::new();
+        if !self.takes.is_empty() {
+            let narrows = if self.takes.len() == 1 { "narrows it" } else { "narrow it" };
+            let does = if self.does.is_empty() { narrows } else { self.does };
+            out.push(format!("{} {does}.", words::and(self.takes)));
         }
-        Command::Check(Check { repair: true, .. }) => {
-            Filters::none("--repair mends the whole store; look at pods without it")
+        if !refused.is_empty() {
+            let are = if refused.len() == 1 { "is" } else { "are" };
+            out.push(format!("{} {are} refused: {}.", words::and(&refused), self.why));
         }
-        Command::Check(Check { against_pods: true, .. }) => Filters::ALL,
-        Command::Check(_) => Filters::none("the whole store is audited; only --against-pods can be narrowed"),
-        Command::Cluster(ClusterCommand::List(_)) => Filters::none("it lists the clusters of the store"),
-        Command::Cluster(ClusterCommand::Add { .. } | ClusterCommand::Delete { .. }) => Filters::none(NAMED),
-        Command::Freeze(_) => Filters::none("it freezes the whole store"),
-        // Whose pods are asked for their addresses, before the whole store is thawed.
-        Command::Thaw(_) => Filters { namespace: true, ..Filters::cluster("it thaws the whole store") },
-        Command::Reap(_) => Filters::cluster("a pass looks at the whole cluster; pick from -o json"),
-        Command::Doctor | Command::Install(_) => Filters::cluster(THIS_NODE),
-        Command::Flush(_) => Filters::none(THIS_NODE),
-        Command::Version | Command::Completion { .. } => Filters::none("it is about no store"),
+        out.join(" ")
     }
 }
 
+/// Reads a command line. Gives also what the command takes.
+pub(crate) fn parse(
+    arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> Result<(Cli, &'static Row), clap::Error> {
+    let matches = told(Cli::command(), "").try_get_matches_from(arguments)?;
+    Ok((Cli::from_arg_matches(&matches)?, of(&matches)))
+}
+
+/// The help of every command says what narrows it.
+fn told(command: clap::Command, path: &str) -> clap::Command {
+    let begins = |row: &&Row| {
+        let rest = row.command.strip_prefix(path);
+        rest.is_some_and(|rest| !path.is_empty() && (rest.is_empty() || rest.starts_with(" --")))
+    };
+    let mut lines = Vec::new();
+    for row in TABLE.iter().filter(begins) {
+        let with = row.command[path.len()..].trim_start();
+        let with = if with.is_empty() { String::new() } else { format!("With {with}: ") };
+        lines.push(format!("{with}{}", row.sentences()));
+    }
+    let before = command.get_after_help().map_or_else(String::new, |text| format!("{text}\n\n"));
+    let command = if lines.is_empty() { command } else { command.after_help(before + &lines.join("\n")) };
+    let path = path.to_owned();
+    command.mut_subcommands(|sub| {
+        let path = format!("{path} {}", sub.get_name());
+        told(sub, path.trim_start())
+    })
+}
+
+fn of(matches: &ArgMatches) -> &'static Row {
+    let mut path = Vec::new();
+    let mut at = matches;
+    while let Some((name, sub)) = at.subcommand() {
+        path.push(name);
+        at = sub;
+    }
+    let is_set = |flag: &str| matches!(at.try_get_one::<bool>(flag), Ok(Some(true)));
+    if path == ["check"] {
+        let modes = [("repair", "--repair"), ("against_pods", "--against-pods")];
+        path.extend(modes.iter().find(|(flag, _)| is_set(flag)).map(|(_, said)| *said));
+    }
+    let path = path.join(" ");
+    TABLE.iter().find(|row| row.command == path).unwrap_or_else(|| unreachable!("{path} is not in the table"))
+}
+
 /// Refuses what would not narrow the command.
-pub(crate) fn check(cli: &Cli) -> Result<(), Failure> {
-    let (global, takes) = (&cli.global, of(&cli.command));
-    let refused = [
-        ("-n", global.namespace.is_some() && !takes.namespace),
-        ("--cluster", global.cluster.is_some() && !takes.cluster),
-        ("--domain", global.domain.is_some() && !takes.domain),
-    ];
-    match refused.into_iter().find(|(_, refused)| *refused) {
+pub(crate) fn check(global: &Global, row: &Row) -> Result<(), Failure> {
+    let given = [global.namespace.is_some(), global.cluster.is_some(), global.domain.is_some()]
+        .into_iter()
+        .zip(FLAGS);
+    match given.into_iter().find(|(given, flag)| *given && !row.takes.contains(flag)) {
         None => Ok(()),
-        Some((flag, _)) => {
-            Err(Failure::usage(&format!("{flag} would not narrow this command: {}; leave it out", takes.why)))
+        Some((_, flag)) => {
+            Err(Failure::usage(&format!("{flag} would not narrow this command: {}; leave it out", row.why)))
         }
     }
 }
@@ -99,54 +168,77 @@ pub(crate) fn within(only: Option<&Namespace>, named: Option<&Namespace>, text: 
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use clap::{CommandFactory as _, Parser as _};
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
 
-    /// A line of each command, and what narrows it: the namespace, the cluster, the domain.
-    const TABLE: &[(&str, &str)] = &[
-        ("pool list", "cd"),
-        ("pool show a", ""),
-        ("pool create a --network n --subnet 10.0.0.0/24", "d"),
-        ("pool apply -f -", ""),
-        ("pool diff -f -", ""),
-        ("pool delete a", ""),
-        ("lease list", "ncd"),
-        ("lease show 10.0.0.1", "ncd"),
-        ("lease reserve a/b --address 10.0.0.1", "ncd"),
-        ("lease move a/b a/c", "ncd"),
-        ("lease release 10.0.0.1", "ncd"),
-        ("explain a/b", "nc"),
-        ("check", ""),
-        ("check --repair", ""),
-        ("check --repair --against-pods", ""),
-        ("check --against-pods", "ncd"),
-        ("cluster list", ""),
-        ("cluster add a --uid 11111111-2222-4333-8444-555555555555", ""),
-        ("cluster delete a", ""),
-        ("freeze", ""),
-        ("thaw", "nc"),
-        ("reap", "c"),
-        ("reap --watch", "c"),
-        ("adopt", "ncd"),
-        ("flush", ""),
-        ("doctor", "c"),
-        ("install", "c"),
-        ("version", ""),
-        ("completion bash", ""),
+    /// A line of each command. What it takes the README says.
+    const LINES: &[&str] = &[
+        "pool list",
+        "pool show a",
+        "pool create a --network n --subnet 10.0.0.0/24",
+        "pool apply -f -",
+        "pool diff -f -",
+        "pool delete a",
+        "lease list",
+        "lease show 10.0.0.1",
+        "lease reserve a/b --address 10.0.0.1",
+        "lease move a/b a/c",
+        "lease release 10.0.0.1",
+        "explain a/b",
+        "check",
+        "check --repair",
+        "check --repair --against-pods",
+        "check --against-pods",
+        "cluster list",
+        "cluster add a --uid 11111111-2222-4333-8444-555555555555",
+        "cluster delete a",
+        "freeze",
+        "thaw",
+        "reap",
+        "reap --watch",
+        "adopt",
+        "flush",
+        "doctor",
+        "install",
+        "version",
+        "completion bash",
     ];
+
+    /// The README's table: of each command the flags that it takes, and its own.
+    fn readme() -> BTreeMap<&'static str, (Vec<&'static str>, Vec<&'static str>)> {
+        let table = include_str!("../../README.md").split_once("| command | `-n` |").unwrap().1;
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let mut out = BTreeMap::new();
+        for line in rows {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            let [_, commands, n, cluster, domain, own, _] = cells[..] else { panic!("{line}") };
+            let takes = FLAGS.into_iter().zip([n, cluster, domain]).filter(|(_, cell)| *cell != "no");
+            let takes: Vec<&str> = takes.map(|(flag, _)| flag).collect();
+            for command in quoted(commands) {
+                assert_eq!(out.insert(command, (takes.clone(), quoted(own))), None, "{command}");
+            }
+        }
+        out
+    }
+
+    fn quoted(cell: &str) -> Vec<&str> {
+        cell.split('`').skip(1).step_by(2).collect()
+    }
+
+    fn parsed(line: &str) -> (&'static str, Result<(), Failure>) {
+        let (cli, row) = parse(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
+        (row.command, check(&cli.global, row))
+    }
 
     #[test]
     fn no_command_ignores_what_narrows_others() {
-        for (line, takes) in TABLE {
-            for (letter, flag, said) in
-                [('n', "-n", "-n a"), ('c', "--cluster", "--cluster a"), ('d', "--domain", "--domain a")]
-            {
-                let whole = format!("leasehold {line} {said}");
-                let cli = Cli::try_parse_from(whole.split(' ')).unwrap_or_else(|e| panic!("{whole}: {e}"));
-                match (check(&cli), takes.contains(letter)) {
+        let readme = readme();
+        for line in LINES {
+            for flag in FLAGS {
+                let whole = format!("leasehold {line} {flag} a");
+                let (command, outcome) = parsed(&whole);
+                match (outcome, readme[command].0.contains(&flag)) {
                     (Ok(()), true) => {}
                     (Err(failure), false) => {
                         assert_eq!(failure.code, super::super::USAGE, "{whole}");
@@ -157,26 +249,65 @@ mod tests {
             }
             for harmless in ["", " -A"] {
                 let whole = format!("leasehold {line}{harmless}");
-                assert!(check(&Cli::try_parse_from(whole.split(' ')).unwrap()).is_ok(), "{whole}");
+                assert!(parsed(&whole).1.is_ok(), "{whole}");
             }
         }
     }
 
-    #[test]
-    fn the_table_has_every_command() {
-        fn walk(command: &clap::Command, path: &str, out: &mut BTreeSet<String>) {
-            for sub in command.get_subcommands() {
-                let path = format!("{path} {}", sub.get_name());
-                if sub.has_subcommands() {
-                    walk(sub, &path, out);
-                } else {
-                    out.insert(path.trim().to_owned());
-                }
+    /// The commands that somebody can run.
+    fn leaves(command: &clap::Command, path: &str, out: &mut BTreeMap<String, clap::Command>) {
+        for sub in command.get_subcommands() {
+            let path = format!("{path} {}", sub.get_name()).trim().to_owned();
+            if sub.has_subcommands() {
+                leaves(sub, &path, out);
+            } else {
+                out.insert(path, sub.clone());
             }
         }
-        let mut all = BTreeSet::new();
-        walk(&Cli::command(), "", &mut all);
-        all.retain(|path| !TABLE.iter().any(|(line, _)| format!("{line} ").starts_with(&format!("{path} "))));
-        assert_eq!(all, BTreeSet::new());
+    }
+
+    fn all() -> BTreeMap<String, clap::Command> {
+        let mut all = BTreeMap::new();
+        leaves(&told(Cli::command(), ""), "", &mut all);
+        all
+    }
+
+    fn plain(command: &str) -> &str {
+        command.split(" --").next().unwrap()
+    }
+
+    #[test]
+    fn the_tables_have_every_command_and_no_other() {
+        let (commands, readme) = (all(), readme());
+        let of_table: BTreeSet<&str> = TABLE.iter().map(|row| plain(row.command)).collect();
+        assert_eq!(of_table, commands.keys().map(String::as_str).collect());
+        let tried: BTreeSet<&str> = LINES.iter().map(|line| parsed(&format!("leasehold {line}")).0).collect();
+        let all: BTreeSet<&str> = TABLE.iter().map(|row| row.command).collect();
+        assert_eq!((tried, readme.keys().copied().collect()), (all.clone(), all));
+        for (command, (_, own)) in readme {
+            let known = commands[plain(command)].get_arguments().filter_map(clap::Arg::get_long);
+            let known: Vec<String> = known.map(|long| format!("--{long}")).collect();
+            assert!(own.iter().all(|flag| known.iter().any(|known| known == flag)), "{command}: {own:?}");
+        }
+    }
+
+    #[test]
+    fn every_help_says_what_narrows_the_command() {
+        let commands = all();
+        let help = |path: &str| commands[path].get_after_help().unwrap().to_string();
+        for row in TABLE {
+            assert!(help(plain(row.command)).contains(&row.sentences()), "{}", row.command);
+        }
+        for (path, end) in [
+            ("adopt", "\n\n-n, --cluster and --domain narrow it."),
+            ("pool list", "\n\n--cluster and --domain narrow it. -n is refused: a pool has no namespace."),
+            ("freeze", "\n\n-n, --cluster and --domain are refused: it freezes the whole store."),
+            (
+                "check",
+                "\nWith --against-pods: -n, --cluster and --domain narrow the look at pods; the whole store is audited all the same.",
+            ),
+        ] {
+            assert!(help(path).ends_with(end), "{}", help(path));
+        }
     }
 }

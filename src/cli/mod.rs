@@ -6,7 +6,7 @@
 //! | 1 | failed: store unreachable, bad file |
 //! | 2 | wrong usage |
 //! | 3 | done, and there is something to look at |
-//! | 4 | refused, needs `--force` |
+//! | 4 | refused, needs `--force`, or which cluster or domain is meant |
 //! | 5 | no such pool or lease |
 
 mod adopt;
@@ -25,7 +25,7 @@ mod render;
 
 use std::{collections::BTreeMap, error::Error as _, ffi::OsString, io, process::ExitCode, time::Duration};
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 use serde_json::{Value, json};
 
 use self::{
@@ -139,8 +139,8 @@ pub(crate) type Ended = Result<End, Failure>;
 /// Runs a command line; the first argument is the program.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli,
+    let (cli, takes) = match filters::parse(arguments) {
+        Ok(parsed) => parsed,
         Err(error) => {
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
@@ -153,7 +153,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
-    match runtime.block_on(command(&cli)) {
+    match runtime.block_on(command(&cli, takes)) {
         Ok(End::Done) => ExitCode::SUCCESS,
         Ok(End::Look) => ExitCode::from(LOOK),
         Err(failure) => {
@@ -168,9 +168,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-async fn command(cli: &Cli) -> Ended {
+async fn command(cli: &Cli, takes: &filters::Row) -> Ended {
     let global = &cli.global;
-    filters::check(cli)?;
+    filters::check(global, takes)?;
     match &cli.command {
         Command::Version => return print(&format!("leasehold {}\n", env!("CARGO_PKG_VERSION"))),
         Command::Completion { shell } => {

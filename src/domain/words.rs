@@ -11,9 +11,25 @@ pub fn count(number: usize, one: &str) -> String {
     format!("{number} {one}{ending}")
 }
 
+/// `a`, `a and b`, `a, b and c`.
+#[must_use]
+pub fn and(all: &[&str]) -> String {
+    match all {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_of_several_follows_an_and() {
+        let all = ["a", "b", "c"];
+        assert_eq!([0, 1, 2, 3].map(|n| and(&all[..n])), ["", "a", "a and b", "a, b and c"]);
+    }
 
     #[test]
     fn one_is_not_many() {
