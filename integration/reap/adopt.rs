@@ -8,10 +8,13 @@ use leasehold::{
     domain::{
         kubernetes::{ControllerRef, Phase, PodAddress},
         lease::Timestamp,
-        names::{ClusterName, Namespace, NetworkName},
+        names::{ClusterName, DomainName, Namespace, NetworkName},
     },
     pods::{ApiError, fake::Question},
-    reaper::adopt::{self, AdoptError, Against, Report, Told, Wanted, read_told},
+    reaper::{
+        Options,
+        adopt::{self, AdoptError, Against, Report, Told, Wanted, read_told},
+    },
     store::{keys, testing::Fault},
 };
 
@@ -270,7 +273,7 @@ async fn what_somebody_else_has_is_shown_and_never_overwritten() {
     assert!(told("shop/f-unreadable").starts_with("its record cannot be read: "));
     assert_eq!(
         told("shop/g-half"),
-        "the address is kept for shop/half eth0 on lan, which has no lease of it | `leasehold check --repair`, then again"
+        "the address is kept for shop/half eth0 on lan, which has no lease of it | the next full pass of the reaper mends it, `leasehold check --repair` at once; then adopt again"
     );
     assert_eq!(
         told("shop/h-web"),
@@ -300,6 +303,29 @@ async fn what_somebody_else_has_is_shown_and_never_overwritten() {
         assert_eq!(after.get(key), Some(value), "{key} is as it was");
     }
     assert_eq!(after.len(), before.len() + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn b013_half_a_pair_is_no_conflict_after_a_pass_of_the_reaper() {
+    let scene = Scene::new();
+    let mut taken = Vec::new();
+    for (pod, container) in [("shop/a-x7k2p", "A"), ("shop/b-x7k2p", "B")] {
+        taken.push(scene.runs(pod, container, "n1").await);
+        scene.runs_with(pod, &[taken.last().unwrap()]);
+    }
+    scene.store().delete(&keys::lease(&id("shop/a-x7k2p")));
+    scene.store().delete(&keys::address(&DomainName::new("default").unwrap(), ip(&taken[1])));
+    let report = scene.try_adopt(Ask { dry: true, ..Ask::default() }).await.unwrap();
+    for pod in ["shop/a-x7k2p", "shop/b-x7k2p"] {
+        let told = told_why(&report, pod);
+        assert!(told.ends_with(" | the next full pass of the reaper mends it, `leasehold check --repair` at once; then adopt again"), "{told}");
+    }
+    scene.pass_over_a_spoiled_store(Options { mend: true, ..Options::default() }).await.unwrap();
+    let leased = |pod: &str, address: &str| format!("{address} {pod} leased");
+    let wanted = [leased("shop/a-x7k2p", &taken[0]), leased("shop/b-x7k2p", &taken[1])];
+    let mut adopted = scene.adopts(Ask::default()).await;
+    adopted.sort_by_key(|line| line.split_once(' ').unwrap().1.to_owned());
+    assert_eq!(adopted, wanted);
 }
 
 #[tokio::test(start_paused = true)]

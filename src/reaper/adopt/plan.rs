@@ -27,6 +27,10 @@ const FIRST_INTERFACE: &str = "eth0";
 /// A person, or a pod's template, says whether it keeps its address.
 const STICKY_WISH: &str = "leasehold.io/sticky";
 
+/// What becomes of a half pair.
+const MENDS: &str =
+    "the next full pass of the reaper mends it, `leasehold check --repair` at once; then adopt again";
+
 /// An address that a pod runs with, or is said to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Claim {
@@ -388,7 +392,7 @@ impl<'a> Desk<'a> {
             }
             Some(AddressHolder::Lease(other)) if listed.is_none() => {
                 let why = format!("the address is kept for {other}, which has no lease of it");
-                return conflict(Kind::HalfPair, why, "`leasehold check --repair`, then again");
+                return conflict(Kind::HalfPair, why, MENDS);
             }
             Some(AddressHolder::Lease(other)) => {
                 let state = self.leases.get(other).map_or("?", |lease| lease.state().as_str());
@@ -436,7 +440,7 @@ impl<'a> Desk<'a> {
         }
         if let Some(other) = listed {
             let why = format!("the lease of {other} lists it, and its own record is missing");
-            return conflict(Kind::HalfPair, why, "`leasehold check --repair`, then again");
+            return conflict(Kind::HalfPair, why, MENDS);
         }
         if let Some(why) = unreadable(&Subject::Released(place.clone())) {
             let why = format!("its record cannot be read: {why}");
