@@ -359,6 +359,14 @@ fn adopt_says_what_is_wrong_with_what_it_is_given() {
         1,
         "error: cluster test is not registered (registered: prod-a)\nhint: `leasehold cluster add test --uid \"$(kubectl get namespace kube-system -o jsonpath='{.metadata.uid}')\"`\n",
     );
+    for command in ["adopt", "check --against-pods", "reap"] {
+        fails(
+            &format!("{command} --cluster prd-a --kubeconfig KUBECONFIG"),
+            "",
+            1,
+            "error: cluster prd-a is not registered (registered: prod-a)\nhint: did you mean prod-a? `leasehold cluster list` shows all, `cluster add` registers one\n",
+        );
+    }
     // A kubeconfig of another cluster than its name says.
     let _ = Cli::new(&site.host)
         .line("cluster add other --uid 11111111-2222-4333-8444-555555555555")

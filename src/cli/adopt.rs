@@ -97,9 +97,7 @@ fn failure(error: AdoptError) -> Failure {
     let hint = match error {
         AdoptError::Admin(error) => return error.into(),
         AdoptError::Api(_) => "nothing was done; run it again".into(),
-        AdoptError::Unregistered { ref cluster, .. } => format!(
-            "`leasehold cluster add {cluster} --uid \"$(kubectl get namespace kube-system -o jsonpath='{{.metadata.uid}}')\"`"
-        ),
+        AdoptError::Unregistered(ref unknown) => reap::register(unknown),
         AdoptError::OtherCluster { .. } => {
             "nothing was done; name the right one: --context, --kubeconfig, --cluster".into()
         }

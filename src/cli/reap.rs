@@ -34,6 +34,7 @@ use crate::{
     domain::{
         lease::Holder,
         names::{ClusterName, Namespace},
+        nearest::nearest,
         reap::Policy,
         words,
     },
@@ -41,7 +42,8 @@ use crate::{
     ops::{Clock, Log},
     pods::{Api, ApiError, Cluster},
     reaper::{
-        self, Fate, Judged, Measured, Metrics, Options, PassError, Report, Step, Stop, Talk, Teller, Watching,
+        self, Fate, Judged, Measured, Metrics, Options, PassError, Report, Step, Stop, Talk, Teller,
+        Unregistered, Watching,
     },
     store::{Upkeep as _, any::AnyStore, record::format_time},
 };
@@ -133,7 +135,7 @@ async fn once<C: Clock, L: Log>(
                     say(&format!("stopped by {} before anything was given back", by()));
                     Ok(End::Look)
                 }
-                error @ (PassError::Store(_) | PassError::Api(_) | PassError::Unregistered { .. }) => {
+                error @ (PassError::Store(_) | PassError::Api(_) | PassError::Unregistered(_)) => {
                     metrics.failed();
                     Err(failure(error))
                 }
@@ -402,11 +404,22 @@ fn failure(error: PassError) -> Failure {
         PassError::Store(error) => return error.clone().into(),
         PassError::Stopped => "the next pass begins anew".into(),
         PassError::Api(_) => "nothing was given back; the next pass begins anew".into(),
-        PassError::Unregistered { cluster, .. } => format!(
-            "`leasehold cluster add {cluster} --uid \"$(kubectl get namespace kube-system -o jsonpath='{{.metadata.uid}}')\"`"
-        ),
+        PassError::Unregistered(unknown) => register(unknown),
     };
     Failure { text: error.to_string(), hint: Some(hint), code: FAILED }
+}
+
+/// A name that is like another was hardly meant to be a new cluster's.
+pub(crate) fn register(unknown: &Unregistered) -> String {
+    let cluster = &unknown.cluster;
+    if let Some(near) = nearest(cluster.as_str(), unknown.known.iter().map(ClusterName::as_str)) {
+        return format!(
+            "did you mean {near}? `leasehold cluster list` shows all, `cluster add` registers one"
+        );
+    }
+    format!(
+        "`leasehold cluster add {cluster} --uid \"$(kubectl get namespace kube-system -o jsonpath='{{.metadata.uid}}')\"`"
+    )
 }
 
 fn show(global: &Global, cluster: &ClusterName, options: Options, report: Report, by: &str) -> Ended {

@@ -24,7 +24,11 @@ mod read;
 mod stop;
 mod watch;
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Duration,
+};
 
 use thiserror::Error;
 use tokio::time::Instant;
@@ -109,14 +113,26 @@ pub enum PassError {
     /// It was [stopped](Stop) while it read.
     #[error("stopped before anything was given back")]
     Stopped,
-    /// The cluster's name is not in the store.
-    #[error("cluster {cluster} is not registered (registered: {known})")]
-    Unregistered {
-        /// The name.
-        cluster: ClusterName,
-        /// Those that are, or `none`.
-        known: String,
-    },
+    /// The cluster.
+    #[error(transparent)]
+    Unregistered(#[from] Unregistered),
+}
+
+/// The cluster's name is not in the store.
+#[derive(Clone, Debug, Eq, Error, PartialEq)]
+#[error("cluster {cluster} is not registered (registered: {})", self.listed())]
+pub struct Unregistered {
+    /// The name.
+    pub cluster: ClusterName,
+    /// Those that are.
+    pub known: BTreeSet<ClusterName>,
+}
+
+impl Unregistered {
+    fn listed(&self) -> String {
+        let names: Vec<&str> = self.known.iter().map(ClusterName::as_str).collect();
+        if names.is_empty() { "none".into() } else { names.join(", ") }
+    }
 }
 
 /// What became of a lease.

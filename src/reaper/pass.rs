@@ -15,7 +15,8 @@ use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 
 use super::{
-    Context, Fate, Ignored, Judged, Mended, Options, PassError, Report, Step, Stopped, events, mend, read,
+    Context, Fate, Ignored, Judged, Mended, Options, PassError, Report, Step, Stopped, Unregistered, events,
+    mend, read,
 };
 use crate::{
     domain::{
@@ -69,10 +70,7 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
     let start = read::start(context.store, context.cluster, &counted);
     let start = stop.or(start).await.ok_or(PassError::Stopped)??;
     let Some(registered) = start.cluster.clone() else {
-        let mut known: Vec<String> = start.known.iter().map(ToString::to_string).collect();
-        known.sort();
-        let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-        return Err(PassError::Unregistered { cluster: context.cluster.clone(), known });
+        return Err(Unregistered { cluster: context.cluster.clone(), known: start.known }.into());
     };
     let found = stop.or(context.api.identity()).await.ok_or(PassError::Stopped)??;
     let mut run = Run {

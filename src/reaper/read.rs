@@ -1,7 +1,7 @@
 //! What a pass reads of the store, page by page and at one revision: no answer, and no memory but that of the leases
 //! themselves, grows with the store.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::{
     domain::{
@@ -33,7 +33,7 @@ pub(super) struct Start {
     /// The pools; why, where one cannot be read.
     pub(super) pools: HashMap<PoolName, Result<Pool, String>>,
     /// The names of the clusters that are registered.
-    pub(super) known: Vec<ClusterName>,
+    pub(super) known: BTreeSet<ClusterName>,
 }
 
 /// Reads it; begins again if the revision is compacted meanwhile. `progress` is told how many leases have come.
@@ -63,7 +63,7 @@ async fn start_once<S: Store>(
         leases: Vec::new(),
         unreadable: Vec::new(),
         pools: HashMap::new(),
-        known: Vec::new(),
+        known: BTreeSet::new(),
     };
     let first = pages(store, &keys::leases_of(cluster), None, |entries| {
         for entry in entries {
@@ -82,7 +82,7 @@ async fn start_once<S: Store>(
             if name == *cluster {
                 start.cluster = record::decode_cluster(entry).ok().map(|stored| stored.value.uid);
             }
-            start.known.push(name);
+            start.known.insert(name);
         }
     })
     .await?;

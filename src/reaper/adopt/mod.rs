@@ -23,7 +23,7 @@ pub use self::{
     against::{Against, Difference, Trouble, against},
     plan::{Claim, Conflict, Found, Kind},
 };
-use super::Step;
+use super::{Step, Unregistered};
 use crate::{
     admin::{
         self,
@@ -128,14 +128,9 @@ pub enum AdoptError {
     /// The Kubernetes API.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The cluster's name is not in the store.
-    #[error("cluster {cluster} is not registered (registered: {known})")]
-    Unregistered {
-        /// The name.
-        cluster: ClusterName,
-        /// Those that are, or `none`.
-        known: String,
-    },
+    /// The cluster.
+    #[error(transparent)]
+    Unregistered(#[from] Unregistered),
     /// Another cluster answers.
     #[error(
         "another cluster answers: kube-system has UID {found}, cluster {cluster} is registered with {registered}"
@@ -229,10 +224,8 @@ impl Report {
 /// Is it the cluster whose leases these are? A wrong one would have all its pods adopted.
 async fn identify<K: Cluster>(api: &K, contents: &Contents, cluster: &ClusterName) -> Result<(), AdoptError> {
     let Some((_, registered)) = contents.clusters.iter().find(|(name, _)| name == cluster) else {
-        let mut known: Vec<String> = contents.clusters.iter().map(|(name, _)| name.to_string()).collect();
-        known.sort();
-        let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-        return Err(AdoptError::Unregistered { cluster: cluster.clone(), known });
+        let known = contents.clusters.iter().map(|(name, _)| name.clone()).collect();
+        return Err(Unregistered { cluster: cluster.clone(), known }.into());
     };
     let found = api.identity().await?;
     if found == registered.uid {
