@@ -89,6 +89,92 @@ fn a_list_of_a_real_server_has_all_pages() {
     assert!(told.lock().unwrap().len() >= 3);
 }
 
+/// A list comes in protobuf, one pod in JSON.
+#[test]
+fn a_list_says_of_each_pod_what_the_pod_says_itself() {
+    require!(Part::Apiserver);
+    let server = Apiserver::shared();
+    let namespace = server.namespace();
+    let pods = format!("/api/v1/namespaces/{namespace}/pods");
+    let container =
+        |name: &str| json!({ "name": name, "image": "none", "env": [{ "name": "A", "value": "é" }] });
+    let owner = |kind: &str, controller: bool| json!({ "apiVersion": "apps.example/v1", "kind": kind, "name": "owner", "uid": kind, "controller": controller });
+    let networks = r#"[{"name":"shop/lan","interface":"net1","ips":["10.0.0.7","fd00::7"],"dns":{}}]"#;
+    let ended = |name: &str, finished: &str| {
+        json!({
+            "name": name, "image": "none", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "terminated": { "exitCode": 0, "finishedAt": finished, "startedAt": "2026-01-01T00:00:00Z" } },
+        })
+    };
+    let [one, two] = ["2026-01-02T00:00:01Z", "2026-01-02T00:00:02Z"];
+    let running = json!({ "name": "b", "image": "none", "imageID": "", "ready": true, "restartCount": 0,
+        "state": { "running": { "startedAt": "2026-01-01T00:00:00Z" } } });
+    let cases = [
+        ("bare", json!({}), json!({}), json!({})),
+        ("placed", json!({}), json!({ "nodeName": "n1.example.net" }), json!({ "phase": "Running" })),
+        (
+            "owned",
+            json!({ "ownerReferences": [owner("Other", false), owner("StatefulSet", true)] }),
+            json!({ "nodeName": "n1", "hostNetwork": true }),
+            json!({ "phase": "Running", "podIP": "10.0.0.1", "podIPs": [{ "ip": "10.0.0.1" }, { "ip": "fd00::1" }] }),
+        ),
+        (
+            "noted",
+            json!({ "annotations": {
+                "kubernetes.io/config.mirror": "a-hash", "k8s.v1.cni.cncf.io/network-status": networks,
+                "leasehold.io/pool": "büro", "leasehold.io/ip": "", "other": "x".repeat(200_000),
+            } }),
+            json!({ "nodeName": "n1" }),
+            json!({ "phase": "Pending", "reason": "Waits", "hostIP": "192.0.2.1" }),
+        ),
+        (
+            "ended",
+            json!({}),
+            json!({ "nodeName": "n1", "initContainers": [container("i")] }),
+            json!({
+                "phase": "Succeeded", "containerStatuses": [ended("a", two), ended("b", one)],
+                "initContainerStatuses": [ended("i", one)],
+            }),
+        ),
+        (
+            "half-ended",
+            json!({}),
+            json!({ "nodeName": "n1" }),
+            json!({ "phase": "Failed", "containerStatuses": [ended("a", two), running] }),
+        ),
+        ("leaving", json!({}), json!({ "nodeName": "n1" }), json!({ "phase": "Running" })),
+    ];
+    for (name, meta, spec, status) in &cases {
+        let mut pod = json!({ "metadata": { "name": name }, "spec": { "containers": [container("a"), container("b")] } });
+        for (part, more) in [("metadata", meta), ("spec", spec)] {
+            for (field, value) in more.as_object().unwrap() {
+                pod[part][field] = value.clone();
+            }
+        }
+        server.create(&pods, &pod);
+        server.set_status(&format!("{pods}/{name}"), status);
+    }
+    server.delete(&format!("{pods}/leaving"), 300);
+    let api = of_kubeconfig(&server.kubeconfig());
+    runtime().block_on(async {
+        let listed = api.pods(&|_| {}).await.unwrap();
+        let ours: Vec<_> =
+            listed.items.into_iter().filter(|pod| pod.key.namespace.as_str() == namespace).collect();
+        assert_eq!(ours.len(), cases.len());
+        for pod in ours {
+            let live = api.pod(&pod.key).await.unwrap().found.unwrap();
+            assert_eq!(pod, live);
+            match pod.key.name.as_str() {
+                "owned" => assert_eq!((pod.addresses.len(), pod.controller.is_some()), (2, true)),
+                "noted" => assert_eq!((pod.addresses.len(), pod.wishes.len()), (2, 2)),
+                "ended" => assert!(pod.finished.is_some()),
+                "leaving" => assert!(pod.deleting.is_some()),
+                _ => {}
+            }
+        }
+    });
+}
+
 #[test]
 fn one_object_of_a_real_server_is_there_or_is_not() {
     require!(Part::Apiserver);

@@ -18,8 +18,9 @@ use sha2::{Digest, Sha256};
 
 use super::{
     About, ApiError, Cluster, Event,
-    client::{Ask, Client, PATIENCE, Patience, Reply},
+    client::{Ask, Client, JSON, PATIENCE, Patience, Reply},
     objects::{self, Bare, ControllerObject, Counted, Group, List, NodeObject, PodObject, Resources},
+    protobuf,
     settings::Settings,
 };
 use crate::domain::{
@@ -63,6 +64,17 @@ struct Served {
     /// `statefulsets`.
     resource: String,
     namespaced: bool,
+}
+
+/// What is listed, and how it is read.
+struct Listing<O, T, K> {
+    path: &'static str,
+    kind: &'static str,
+    what: &'static str,
+    accept: &'static str,
+    read: fn(Reply) -> Result<List<O>, String>,
+    value: fn(O, Timestamp) -> Result<T, String>,
+    key: fn(&T) -> &K,
 }
 
 /// A thing that is asked for by name.
@@ -115,31 +127,28 @@ impl Api {
     }
 
     /// All pages of a list, or an error.
-    async fn list<O: DeserializeOwned, T, K: Hash>(
+    async fn list<O, T, K: Hash>(
         &self,
-        named: (&str, &str, &'static str),
-        value: impl Fn(O, Timestamp) -> Result<T, String>,
-        key: fn(&T) -> &K,
+        listing: &Listing<O, T, K>,
         keep: &(dyn Fn(&T) -> bool + Sync),
         progress: &(dyn Fn(usize) + Sync),
     ) -> Result<Listed<T>, ApiError> {
         let mut restarts = 0;
         loop {
-            match self.pages(named, &value, key, keep, progress).await {
+            match self.pages(listing, keep, progress).await {
                 Err(ApiError::Expired { .. }) if restarts < MOST_RESTARTS => restarts += 1,
                 ended => return ended,
             }
         }
     }
 
-    async fn pages<O: DeserializeOwned, T, K: Hash>(
+    async fn pages<O, T, K: Hash>(
         &self,
-        (path, kind, what): (&str, &str, &'static str),
-        value: &impl Fn(O, Timestamp) -> Result<T, String>,
-        key: fn(&T) -> &K,
+        listing: &Listing<O, T, K>,
         keep: &(dyn Fn(&T) -> bool + Sync),
         progress: &(dyn Fn(usize) + Sync),
     ) -> Result<Listed<T>, ApiError> {
+        let Listing { path, kind, what, accept, read, value, key } = *listing;
         // One number an object: of most, nothing else is kept.
         let mut seen: HashSet<u64> = HashSet::new();
         let hasher = RandomState::new();
@@ -151,10 +160,10 @@ impl Api {
         loop {
             let token =
                 next.as_ref().map_or_else(String::new, |token| format!("&continue={}", escaped(token)));
-            let ask = Ask::get("list", what, format!("{path}?limit={PAGE}{token}"));
+            let mut ask = Ask::get("list", what, format!("{path}?limit={PAGE}{token}"));
+            ask.accept = accept;
             let (reply, at) = self.ask(&ask).await?;
-            let page: List<O> = objects::parse(&reply.body).map_err(|reason| ask.wrong(reason))?;
-            drop(reply);
+            let page = read(reply).map_err(|reason| ask.wrong(reason))?;
             is_kind(page.kind.as_deref(), kind).map_err(|reason| ask.wrong(reason))?;
             let meta = page.metadata.unwrap_or_default();
             let revision = meta.resource_version.filter(|revision| !revision.is_empty());
@@ -316,14 +325,19 @@ impl Cluster for Api {
         keep: &(dyn Fn(&Pod) -> bool + Sync),
         progress: &(dyn Fn(usize) + Sync),
     ) -> Result<Listed<Pod>, ApiError> {
-        self.list(
-            ("/api/v1/pods", "PodList", "pods"),
-            |object: PodObject, _| Pod::try_from(object),
-            |pod| &pod.key,
-            keep,
-            progress,
-        )
-        .await
+        let pods = Listing {
+            path: "/api/v1/pods",
+            kind: "PodList",
+            what: "pods",
+            accept: protobuf::ACCEPT,
+            read: |reply| match reply.is_protobuf() {
+                true => protobuf::pods(reply.body.into()),
+                false => objects::parse(&reply.body),
+            },
+            value: |object: PodObject, _| Pod::try_from(object),
+            key: |pod| &pod.key,
+        };
+        self.list(&pods, keep, progress).await
     }
 
     async fn pod(&self, key: &PodKey) -> Result<Live<Pod>, ApiError> {
@@ -345,14 +359,16 @@ impl Cluster for Api {
     }
 
     async fn nodes(&self) -> Result<Listed<Node>, ApiError> {
-        self.list(
-            ("/api/v1/nodes", "NodeList", "nodes"),
-            NodeObject::node,
-            |node| &node.name,
-            &|_| true,
-            &|_| {},
-        )
-        .await
+        let nodes = Listing {
+            path: "/api/v1/nodes",
+            kind: "NodeList",
+            what: "nodes",
+            accept: JSON,
+            read: |reply| objects::parse(&reply.body),
+            value: NodeObject::node,
+            key: |node| &node.name,
+        };
+        self.list(&nodes, &|_| true, &|_| {}).await
     }
 
     async fn node(&self, name: &NodeName) -> Result<Live<Node>, ApiError> {
@@ -425,7 +441,8 @@ impl Cluster for Api {
         let create = Ask {
             method: Method::POST,
             path: collection.clone(),
-            content: Some("application/json"),
+            accept: JSON,
+            content: Some(JSON),
             body: json!({
                 "apiVersion": "v1",
                 "kind": "Event",
@@ -454,6 +471,7 @@ impl Cluster for Api {
             Ask {
                 method: Method::PATCH,
                 path: format!("{collection}/{event_name}"),
+                accept: JSON,
                 content: Some("application/merge-patch+json"),
                 body: change.to_string().into_bytes(),
                 verb: "patch",

@@ -44,6 +44,7 @@ use tokio_rustls::TlsConnector;
 use super::{
     ApiError,
     objects::{Status, Time},
+    protobuf,
     settings::{Auth, Exec, Identity, Pem, Secret, Settings},
 };
 use crate::{
@@ -69,6 +70,9 @@ const MOST_IDLE: usize = 2;
 /// Of a server's words, in characters.
 const MOST_WORDS: usize = 300;
 
+/// The media type that every server knows.
+pub(super) const JSON: &str = "application/json";
+
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -80,6 +84,8 @@ pub(super) struct Ask {
     pub(super) method: Method,
     /// Below the server's own path, with a slash before it.
     pub(super) path: String,
+    /// What the answer may be.
+    pub(super) accept: &'static str,
     /// What the body is.
     pub(super) content: Option<&'static str>,
     pub(super) body: Vec<u8>,
@@ -92,7 +98,7 @@ pub(super) struct Ask {
 impl Ask {
     pub(super) fn get(verb: &'static str, what: impl Into<String>, path: impl Into<String>) -> Self {
         let (path, what) = (path.into(), what.into());
-        Self { method: Method::GET, path, content: None, body: Vec::new(), verb, what }
+        Self { method: Method::GET, path, accept: JSON, content: None, body: Vec::new(), verb, what }
     }
 
     /// An answer that is not as it should be.
@@ -263,7 +269,7 @@ impl Client {
             .uri(format!("{}{}", server.path, ask.path))
             .header(header::HOST, server.authority())
             .header(header::USER_AGENT, concat!("leasehold/", env!("CARGO_PKG_VERSION")))
-            .header(header::ACCEPT, "application/json");
+            .header(header::ACCEPT, ask.accept);
         if let Some(content) = ask.content {
             request = request.header(header::CONTENT_TYPE, content);
         }
@@ -483,11 +489,21 @@ impl Reply {
         Some(Timestamp(date.as_millisecond()))
     }
 
+    /// It is not JSON.
+    pub(super) fn is_protobuf(&self) -> bool {
+        let media_type = self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        media_type
+            .is_some_and(|text| text.split(';').next().unwrap_or_default().trim() == protobuf::MEDIA_TYPE)
+    }
+
     /// The API's own words, if these are.
     pub(super) fn status_object(&self) -> Option<Status> {
-        serde_json::from_slice::<Status>(&self.body)
-            .ok()
-            .filter(|status| status.kind.as_deref() == Some("Status"))
+        let status = if self.is_protobuf() {
+            protobuf::status(&self.body)
+        } else {
+            serde_json::from_slice(&self.body).ok()
+        };
+        status.filter(|status| status.kind.as_deref() == Some("Status"))
     }
 
     /// How long the server wants us to wait before we ask again.

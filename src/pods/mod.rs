@@ -7,6 +7,7 @@ mod client;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 mod objects;
+mod protobuf;
 mod settings;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

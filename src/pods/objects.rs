@@ -81,9 +81,9 @@ pub(super) struct Meta {
     pub(super) generation: Option<i64>,
     pub(super) creation_timestamp: Option<Time>,
     pub(super) deletion_timestamp: Option<Time>,
-    owner_references: Option<Vec<Owner>>,
+    pub(super) owner_references: Option<Vec<Owner>>,
     #[serde(default)]
-    annotations: Annotations,
+    pub(super) annotations: Annotations,
 }
 
 /// RFC 3339.
@@ -112,23 +112,23 @@ impl<'de> Deserialize<'de> for Time {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Owner {
-    api_version: Option<String>,
-    kind: Option<String>,
-    name: Option<String>,
-    controller: Option<bool>,
+pub(super) struct Owner {
+    pub(super) api_version: Option<String>,
+    pub(super) kind: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) controller: Option<bool>,
 }
 
 /// Those that are looked at; the others may be 256 kB.
 #[derive(Default)]
-struct Annotations {
-    mirror: Option<String>,
-    networks: Vec<Attached>,
-    wishes: Vec<(String, String)>,
+pub(super) struct Annotations {
+    pub(super) mirror: Option<String>,
+    pub(super) networks: Vec<Attached>,
+    pub(super) wishes: Vec<(String, String)>,
 }
 
 #[derive(Deserialize)]
-struct Attached {
+pub(super) struct Attached {
     name: Option<String>,
     interface: Option<String>,
     ips: Option<Vec<String>>,
@@ -151,21 +151,10 @@ impl<'de> Deserialize<'de> for Annotations {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Annotations, A::Error> {
                 let mut all = Annotations::default();
                 while let Some(key) = map.next_key::<AnnotationKey>()? {
-                    match key {
-                        AnnotationKey::Mirror => all.mirror = map.next_value()?,
-                        AnnotationKey::Networks => {
-                            let text: Option<String> = map.next_value()?;
-                            // Anybody may write it, and nothing rests on it.
-                            all.networks =
-                                serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default();
-                        }
-                        AnnotationKey::Wish(name) => {
-                            let text: Option<String> = map.next_value()?;
-                            all.wishes.push((name, text.unwrap_or_default()));
-                        }
-                        AnnotationKey::Other => {
-                            map.next_value::<IgnoredAny>()?;
-                        }
+                    if matches!(key, AnnotationKey::Other) {
+                        map.next_value::<IgnoredAny>()?;
+                    } else {
+                        all.keep(key, map.next_value()?);
                     }
                 }
                 Ok(all)
@@ -175,11 +164,36 @@ impl<'de> Deserialize<'de> for Annotations {
     }
 }
 
-enum AnnotationKey {
+impl Annotations {
+    pub(super) fn keep(&mut self, key: AnnotationKey, text: Option<String>) {
+        match key {
+            AnnotationKey::Mirror => self.mirror = text,
+            // Anybody may write it, and nothing rests on it.
+            AnnotationKey::Networks => {
+                self.networks = serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default();
+            }
+            AnnotationKey::Wish(name) => self.wishes.push((name, text.unwrap_or_default())),
+            AnnotationKey::Other => {}
+        }
+    }
+}
+
+pub(super) enum AnnotationKey {
     Mirror,
     Networks,
     Wish(String),
     Other,
+}
+
+impl AnnotationKey {
+    pub(super) fn of(name: &str) -> Self {
+        match name {
+            MIRROR => Self::Mirror,
+            NETWORK_STATUS => Self::Networks,
+            _ if name.starts_with(WISH) => Self::Wish(name.to_owned()),
+            _ => Self::Other,
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for AnnotationKey {
@@ -193,12 +207,7 @@ impl<'de> Deserialize<'de> for AnnotationKey {
             }
 
             fn visit_str<E>(self, text: &str) -> Result<AnnotationKey, E> {
-                Ok(match text {
-                    MIRROR => AnnotationKey::Mirror,
-                    NETWORK_STATUS => AnnotationKey::Networks,
-                    _ if text.starts_with(WISH) => AnnotationKey::Wish(text.to_owned()),
-                    _ => AnnotationKey::Other,
-                })
+                Ok(AnnotationKey::of(text))
             }
         }
         from.deserialize_str(Reader)
@@ -206,7 +215,7 @@ impl<'de> Deserialize<'de> for AnnotationKey {
 }
 
 /// A list of which only the length matters.
-struct Count(usize);
+pub(super) struct Count(pub(super) usize);
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -234,50 +243,50 @@ impl<'de> Deserialize<'de> for Count {
 pub(super) struct PodObject {
     pub(super) kind: Option<String>,
     pub(super) metadata: Option<Meta>,
-    spec: Option<PodSpec>,
-    status: Option<PodStatus>,
+    pub(super) spec: Option<PodSpec>,
+    pub(super) status: Option<PodStatus>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct PodSpec {
-    node_name: Option<String>,
-    host_network: Option<bool>,
-    containers: Option<Count>,
+pub(super) struct PodSpec {
+    pub(super) node_name: Option<String>,
+    pub(super) host_network: Option<bool>,
+    pub(super) containers: Option<Count>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct PodStatus {
-    phase: Option<String>,
+pub(super) struct PodStatus {
+    pub(super) phase: Option<String>,
     #[serde(rename = "podIP")]
-    pod_ip: Option<String>,
+    pub(super) pod_ip: Option<String>,
     #[serde(rename = "podIPs")]
-    pod_ips: Option<Vec<PodIp>>,
-    container_statuses: Option<Vec<ContainerStatus>>,
-    init_container_statuses: Option<Vec<ContainerStatus>>,
-    ephemeral_container_statuses: Option<Vec<ContainerStatus>>,
+    pub(super) pod_ips: Option<Vec<PodIp>>,
+    pub(super) container_statuses: Option<Vec<ContainerStatus>>,
+    pub(super) init_container_statuses: Option<Vec<ContainerStatus>>,
+    pub(super) ephemeral_container_statuses: Option<Vec<ContainerStatus>>,
 }
 
 #[derive(Deserialize)]
-struct PodIp {
-    ip: Option<String>,
+pub(super) struct PodIp {
+    pub(super) ip: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct ContainerStatus {
-    state: Option<State>,
+pub(super) struct ContainerStatus {
+    pub(super) state: Option<State>,
 }
 
 #[derive(Deserialize)]
-struct State {
-    terminated: Option<Terminated>,
+pub(super) struct State {
+    pub(super) terminated: Option<Terminated>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Terminated {
-    finished_at: Option<Time>,
+pub(super) struct Terminated {
+    pub(super) finished_at: Option<Time>,
 }
 
 impl PodStatus {
@@ -574,12 +583,18 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Fault> 
 mod tests {
     use serde_json::{Value, json};
 
-    use super::*;
+    use super::{super::protobuf, *};
 
     fn pod(change: impl FnOnce(&mut Value)) -> Result<Pod, Fault> {
         let mut pod = super::super::testing::pod(0);
         change(&mut pod);
-        parse::<PodObject>(pod.to_string().as_bytes()).and_then(Pod::try_from)
+        let read = parse::<PodObject>(pod.to_string().as_bytes()).and_then(Pod::try_from);
+        if read.is_ok() {
+            let message = protobuf::written(&json!({ "kind": "PodList", "items": [pod] })).unwrap();
+            let list = protobuf::pods(message.into()).unwrap();
+            assert_eq!(list.items.unwrap().pop().map(Pod::try_from), Some(read.clone()), "in protobuf");
+        }
+        read
     }
 
     fn ended(at: Option<&str>) -> Value {

@@ -1,4 +1,5 @@
 //! An API server for tests that answers as a script says: well, wrongly, halfway, or not at all. Real TCP, HTTP/1.1.
+//! It speaks protobuf with whoever asks for it, as the real one does, unless it is told not to.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "a scenario is about one question of many")]
 
@@ -17,7 +18,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{Api, Settings};
+use super::{Api, Settings, client::JSON, protobuf};
 
 /// Its clock, unless the script says otherwise.
 pub const DATE: &str = "Fri, 02 Jan 2026 03:04:05 GMT";
@@ -105,6 +106,8 @@ pub struct Seen {
     pub authorization: Option<String>,
     /// `User-Agent`.
     pub agent: Option<String>,
+    /// `Accept`.
+    pub accept: Option<String>,
     /// The connection that it came on, from 1.
     pub connection: usize,
     /// What was sent.
@@ -114,6 +117,7 @@ pub struct Seen {
 #[derive(Debug)]
 struct State {
     scenario: Scenario,
+    json_alone: bool,
     pods: usize,
     seen: Vec<Seen>,
     failures: usize,
@@ -138,8 +142,13 @@ impl Drop for Server {
 enum Action {
     /// Status, more headers, body.
     Reply(u16, String, String),
-    /// These bytes, and the end of the connection.
-    Raw(String),
+    /// Half of this body, after its whole length or none, and the end of the connection.
+    Half {
+        length: bool,
+        body: String,
+    },
+    /// A body, and the end of the connection.
+    Last(String),
     Hang,
     /// A head, and nothing after it.
     Open,
@@ -155,9 +164,15 @@ impl Server {
     pub async fn start(scenario: Scenario, pods: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state =
-            State { scenario, pods, seen: Vec::new(), failures: 0, connections: 0, events: Vec::new() };
-        let state = Arc::new(Mutex::new(state));
+        let state = Arc::new(Mutex::new(State {
+            scenario,
+            json_alone: false,
+            pods,
+            seen: Vec::new(),
+            failures: 0,
+            connections: 0,
+            events: Vec::new(),
+        }));
         let shared = Arc::clone(&state);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -180,6 +195,11 @@ impl Server {
         let mut state = locked(&self.state);
         state.scenario = scenario;
         state.failures = 0;
+    }
+
+    /// Lets it speak no protobuf.
+    pub fn speak_json_alone(&self) {
+        locked(&self.state).json_alone = true;
     }
 
     /// What it was asked.
@@ -229,7 +249,7 @@ async fn serve(mut stream: TcpStream, connection: usize, state: &Mutex<State>) -
     let mut buffer = Vec::new();
     loop {
         let Some(seen) = receive(&mut stream, &mut buffer, connection).await? else { return Ok(()) };
-        let (action, last, date, slow) = {
+        let (action, last, date, slow, json_alone) = {
             let mut state = locked(state);
             state.seen.push(seen.clone());
             let action = state.answer(&seen);
@@ -242,18 +262,40 @@ async fn serve(mut stream: TcpStream, connection: usize, state: &Mutex<State>) -
                 Scenario::Slow(slow) if seen.path.contains("/pods/") => slow,
                 _ => Duration::ZERO,
             };
-            (action, state.scenario == Scenario::Resets, date, slow)
+            (action, state.scenario == Scenario::Resets, date, slow, state.json_alone)
         };
         sleep(slow).await;
+        let asked = seen.accept.is_some_and(|accept| accept.starts_with(protobuf::MEDIA_TYPE));
+        let body = |text: String| {
+            let message = serde_json::from_str(&text).ok().and_then(|value| protobuf::written(&value));
+            match message.filter(|_| asked && !json_alone) {
+                Some(message) => (protobuf::MEDIA_TYPE, message),
+                None => (JSON, text.into_bytes()),
+            }
+        };
         let date = date.map_or_else(String::new, |date| format!("Date: {date}\r\n"));
         match action {
-            Action::Reply(status, headers, body) => {
-                let head =
-                    format!("HTTP/1.1 {status} X\r\n{date}{headers}Content-Length: {}\r\n\r\n", body.len());
-                stream.write_all((head + &body).as_bytes()).await?;
+            Action::Reply(status, headers, text) => {
+                let (media_type, body) = body(text);
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\n{date}{headers}Content-Type: {media_type}\r\nContent-Length: {}\r\n\r\n",
+                    body.len()
+                );
+                stream.write_all(&[head.as_bytes(), &body].concat()).await?;
             }
-            Action::Raw(text) => {
-                stream.write_all(text.replace("@", &date).as_bytes()).await?;
+            Action::Half { length, body: text } => {
+                let (media_type, body) = body(text);
+                let length = match length {
+                    true => format!("Content-Length: {}", body.len()),
+                    false => "Connection: close".to_owned(),
+                };
+                let head = format!("HTTP/1.1 200 OK\r\n{date}Content-Type: {media_type}\r\n{length}\r\n\r\n");
+                stream.write_all(&[head.as_bytes(), &body[..body.len() / 2]].concat()).await?;
+                return Ok(());
+            }
+            Action::Last(text) => {
+                let head = format!("HTTP/1.1 200 OK\r\n{date}Connection: close\r\n\r\n");
+                stream.write_all((head + &text).as_bytes()).await?;
                 return Ok(());
             }
             Action::Hang => {
@@ -316,6 +358,7 @@ async fn receive(
         path: word(),
         authorization: header("authorization"),
         agent: header("user-agent"),
+        accept: header("accept"),
         connection,
         body,
     }))
@@ -381,7 +424,7 @@ impl State {
         let text = texts.get(self.failures).filter(|_| path == "/api/v1/pods");
         let Some(text) = text else { return Action::Open };
         self.failures += 1;
-        Action::Raw(format!("HTTP/1.1 200 OK\r\n@Connection: close\r\n\r\n{text}"))
+        Action::Last((*text).to_owned())
     }
 
     fn object(&self, path: &str) -> Action {
@@ -482,14 +525,9 @@ impl State {
         let kind = if self.scenario == Scenario::WrongKind { "NodeList" } else { "PodList" };
         let text =
             json!({ "kind": kind, "apiVersion": "v1", "metadata": metadata, "items": items }).to_string();
-        let half = || text[..text.len() / 2].to_owned();
         match self.scenario {
-            Scenario::HalfPage if second => {
-                Action::Raw(format!("HTTP/1.1 200 OK\r\n@Content-Length: {}\r\n\r\n{}", text.len(), half()))
-            }
-            Scenario::HalfPageOfUnknownLength if second => {
-                Action::Raw(format!("HTTP/1.1 200 OK\r\n@Connection: close\r\n\r\n{}", half()))
-            }
+            Scenario::HalfPage if second => Action::Half { length: true, body: text },
+            Scenario::HalfPageOfUnknownLength if second => Action::Half { length: false, body: text },
             Scenario::Drips => Action::Drip(text),
             _ => Action::Reply(200, String::new(), text),
         }

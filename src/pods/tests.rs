@@ -39,6 +39,8 @@ async fn a_list_is_all_of_its_pages() {
         ]
     );
     assert!(seen.iter().all(|seen| seen.connection == 1 && seen.agent.as_deref() == Some("leasehold/0.1.0")));
+    let accept = Some("application/vnd.kubernetes.protobuf, application/json");
+    assert!(seen.iter().all(|seen| seen.accept.as_deref() == accept));
     let pod = &listed.items[7];
     assert_eq!(pod.key, key("db-7"));
     assert_eq!(pod.phase, Phase::Running);
@@ -47,13 +49,25 @@ async fn a_list_is_all_of_its_pages() {
     assert_eq!(pod.addresses[0].address.to_string(), "10.1.0.1");
 }
 
+#[tokio::test]
+async fn a_server_that_speaks_no_protobuf_is_read_in_json() {
+    let server = Server::start(Scenario::Honest, 700).await;
+    let api = server.api();
+    let in_protobuf = api.pods(&no_progress).await.unwrap();
+    server.speak_json_alone();
+    assert_eq!(api.pods(&no_progress).await.unwrap(), in_protobuf);
+}
+
 #[track_caller]
 fn says(error: &ApiError, words: &str) {
     assert!(error.to_string().contains(words), "{error}");
 }
 
-async fn list_fails(scenario: Scenario, words: &str) {
+async fn list_fails(scenario: Scenario, json_alone: bool, words: &str) {
     let server = Server::start(scenario.clone(), 700).await;
+    if json_alone {
+        server.speak_json_alone();
+    }
     let error = server.api().pods(&no_progress).await.expect_err(&format!("{scenario:?}"));
     assert!(error.to_string().contains(words), "{scenario:?}: {error}");
 }
@@ -66,7 +80,6 @@ async fn a_list_that_is_not_whole_is_an_error() {
         (Scenario::Expired(3), "pods: the list expired while it was read (410)"),
         (Scenario::FailsMidway, "pods: etcdserver: request timed out (500)"),
         (Scenario::HalfPage, "its answer broke off"),
-        (Scenario::HalfPageOfUnknownLength, "EOF while parsing"),
         (Scenario::NoJson, "pods: the answer is not as expected: expected value at line 1 column 1"),
         (Scenario::Hollow, "the answer does not say that it is a PodList"),
         (Scenario::Hangs, "no answer after 1000 ms"),
@@ -85,8 +98,11 @@ async fn a_list_that_is_not_whole_is_an_error() {
         (Scenario::Busy(9, 0), "status 429"),
         (Scenario::Redirects, "status 302"),
     ] {
-        list_fails(scenario, words).await;
+        list_fails(scenario.clone(), false, words).await;
+        list_fails(scenario, true, words).await;
     }
+    list_fails(Scenario::HalfPageOfUnknownLength, false, "not as expected: failed to decode").await;
+    list_fails(Scenario::HalfPageOfUnknownLength, true, "not as expected: EOF while parsing").await;
 }
 
 #[tokio::test]
