@@ -109,6 +109,30 @@ async fn b021_b113_the_same_container_of_a_pod_is_answered_again_without_a_write
 }
 
 #[tokio::test(start_paused = true)]
+async fn b021_the_same_container_is_told_when_its_pool_has_moved_and_what_to_do_helps() {
+    let moved = pool("r4", &["10.9.0.0/24 10.9.0.10-10.9.0.13"]);
+    let elsewhere = with(moved.clone(), |pool| pool.domain = Some("other".into()));
+    for now in [moved, elsewhere] {
+        let world = World::new(&[r4()]);
+        let n1 = world.node("n1");
+        let first = n1.add("shop/web", "c1").await.unwrap();
+        let address = first.answer.addresses[0].address;
+        world.apply(&now);
+        let before = world.store.dump();
+        assert_eq!(
+            n1.add("shop/web", "c1").await.unwrap_err(),
+            Refusal::PoolMoved { address, pool: "r4".into() }
+        );
+        assert_eq!(world.store.dump(), before);
+        world.apply(&r4());
+        assert_eq!(n1.add("shop/web", "c1").await.unwrap().answer, first.answer);
+        world.apply(&now);
+        assert!(n1.gets("shop/web", "c2").await.starts_with("10.9.0."));
+        world.audit();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_caller_without_a_pod_rewrites_its_lease() {
     let world = World::new(&[r4()]);
     let n1 = world.node("n1");

@@ -203,6 +203,11 @@ pub(super) fn of(refusal: &Refusal) -> Error {
             format!("{address} is reserved for this pod and cannot be given: {reason}"),
             "release or move the reservation: leasehold lease release, leasehold lease move",
         ),
+        Refusal::PoolMoved { address, pool } => failure(
+            Code::TryAgain,
+            format!("{address} is this container's, but no subnet of {pool} has it any more"),
+            "the pool has moved, so nothing says its prefix length and gateway; restart the pod, and it gets another address, or put the subnet back: leasehold pool apply",
+        ),
         Refusal::RequestedOutside { address, by, pools } => failure(
             Code::AddressUnavailable,
             format!("requested address {address} is in no pool that may be used"),
@@ -364,6 +369,11 @@ mod tests {
             &Refusal::ReservedUnfit { address, reason: "its pool moved".into() },
             11,
             "10.0.0.1 is reserved for this pod and cannot be given: its pool moved; release or move the reservation: leasehold lease release, leasehold lease move",
+        );
+        case(
+            &Refusal::PoolMoved { address, pool: pool().to_string() },
+            11,
+            "10.0.0.1 is this container's, but no subnet of shop-db has it any more; the pool has moved, so nothing says its prefix length and gateway; restart the pod, and it gets another address, or put the subnet back: leasehold pool apply",
         );
         let (by, pools) = ("CNI_ARGS".to_owned(), vec!["shop-db".to_owned()]);
         case(

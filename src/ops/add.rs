@@ -24,7 +24,7 @@ use crate::{
     store::{
         Compare, Read, Store, changes, keys,
         keys::AttachmentId,
-        record::{self, RecordError, Stored},
+        record::{self, Stored},
     },
 };
 
@@ -630,10 +630,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
                 .find(|range| range.usable().contains(held.address))
                 .or_else(|| ranges().find(|range| range.subnet().contains(held.address)));
             let Some(range) = range else {
-                return Err(Refusal::Record(RecordError::Invalid {
-                    key: keys::lease(self.id).to_string(),
-                    reason: format!("{} is in no subnet of {}", held.address, source.label),
-                }));
+                return Err(Refusal::PoolMoved { address: held.address, pool: source.label.clone() });
             };
             out.push(AssignedAddress {
                 address: held.address,

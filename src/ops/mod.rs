@@ -276,6 +276,14 @@ pub enum Refusal {
         /// What does not fit.
         reason: String,
     },
+    /// The container has an address of which its pool does not know prefix length and gateway any more.
+    #[error("{address} is in no subnet of {pool} any more")]
+    PoolMoved {
+        /// The address.
+        address: IpAddr,
+        /// The pool.
+        pool: String,
+    },
     /// The requested address is in no pool that may be used.
     #[error("requested address {address} ({by}) is in no pool that may be used: {}", .pools.join(", "))]
     RequestedOutside {
