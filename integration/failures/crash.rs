@@ -8,16 +8,13 @@ use std::{collections::BTreeMap, env, fs, fs::File, panic::catch_unwind, path::P
 
 use serde_json::{Value, json};
 
-use super::{
-    bound,
-    crowd::{crowd, report},
-    journal, one,
-};
+use super::{bound, crowd::crowd, journal, one};
 use crate::support::{
     call::{Call, Cli},
     ground,
     host::HostFile,
     parts::{Part, Version, require},
+    process::report,
 };
 
 const CALLS: [&str; 14] = [

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    io::Write,
     sync::{
         Mutex,
         atomic::{AtomicU32, Ordering},
@@ -14,29 +13,13 @@ use std::{
 use super::{bound, pool_of};
 use crate::support::{
     call::{Answer, Call},
+    chance::Chance,
     etcd::Etcd,
     ground,
     host::HostFile,
     parts::{Part, Version, require},
+    process::report,
 };
-
-/// Deterministic chance (SplitMix64).
-pub(super) struct Chance(pub(super) u64);
-
-impl Chance {
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % limit
-    }
-
-    pub(super) fn one_of<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
-        let count = u64::try_from(all.len()).unwrap();
-        all.get(usize::try_from(self.below(count.max(1))).unwrap())
-    }
-}
 
 fn ground_of(version: Version, size: u32) -> (Etcd, HostFile) {
     let etcd = Etcd::start(version);
@@ -69,11 +52,6 @@ fn address(answer: &Answer) -> String {
     let mut all = answer.addresses();
     assert_eq!(all.len(), 1);
     all.remove(0)
-}
-
-pub(super) fn report(text: &str) {
-    // Not eprintln: the test harness shows that only of tests that fail.
-    std::io::stderr().write_all(format!("{text}\n").as_bytes()).unwrap();
 }
 
 /// What a crowd of first ADDs took.

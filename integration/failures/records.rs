@@ -11,9 +11,9 @@ use leasehold::{
 };
 use serde_json::{Value, json};
 
-use super::crowd::Chance;
 use crate::support::{
     call::{Call, Cli},
+    chance::Chance,
     ground,
     host::HostFile,
     process::eventually,

@@ -5,7 +5,7 @@ use std::{
     ffi::OsStr,
     fs,
     io::{Read, Write},
-    net::TcpStream,
+    net::{IpAddr, SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::Command,
     sync::{LazyLock, OnceLock},
@@ -34,11 +34,32 @@ pub(crate) struct Etcd {
 pub(crate) struct Options {
     version: Version,
     members: usize,
-    tls: bool,
+    places: Vec<Place>,
+    tls: Option<Secrets>,
     auth: bool,
     quota: Option<u64>,
     on_disk: bool,
     more: Vec<String>,
+}
+
+/// Where a member is, if not on this machine's loopback. Who asks it must be where its clients are.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The command line that its own is added to.
+    pub(crate) enter: Vec<String>,
+    /// Its addresses for clients and for the other members.
+    pub(crate) clients: IpAddr,
+    pub(crate) peers: IpAddr,
+    /// Its data, if not in the folder of all.
+    pub(crate) data: Option<PathBuf>,
+}
+
+/// Files of certificates and keys: the authority's certificate, a pair for each member or one for all, the clients' pair.
+#[derive(Clone, Debug)]
+pub(crate) struct Secrets {
+    pub(crate) ca: PathBuf,
+    pub(crate) members: Vec<(PathBuf, PathBuf)>,
+    pub(crate) client: (PathBuf, PathBuf),
 }
 
 impl Options {
@@ -54,9 +75,24 @@ impl Options {
         self
     }
 
+    /// A cluster with a member at each of these places.
+    pub(crate) fn at(mut self, places: Vec<Place>) -> Self {
+        self.members = places.len();
+        self.places = places;
+        self
+    }
+
     /// Clients must show a certificate of [`certificates`]' authority.
-    pub(crate) fn tls(mut self) -> Self {
-        self.tls = true;
+    pub(crate) fn tls(self) -> Self {
+        let files = certificates();
+        let (ca, client) = (files.ca.clone(), files.client.clone());
+        let members = vec![files.server.clone()];
+        self.tls_with(Secrets { ca, members, client })
+    }
+
+    /// The same with other files.
+    pub(crate) fn tls_with(mut self, secrets: Secrets) -> Self {
+        self.tls = Some(secrets);
         self
     }
 
@@ -103,7 +139,8 @@ impl Etcd {
         Options {
             version,
             members: 1,
-            tls: false,
+            places: Vec::new(),
+            tls: None,
             auth: false,
             quota: None,
             on_disk: false,
@@ -113,7 +150,7 @@ impl Etcd {
 
     /// The URL of one member.
     pub(crate) fn endpoint(&self, member: usize) -> String {
-        self.members[member].client.url(self.scheme())
+        format!("{}://{}", self.scheme(), self.members[member].site.clients)
     }
 
     /// The URLs of all.
@@ -123,17 +160,16 @@ impl Etcd {
 
     /// `127.0.0.1:port` of one member, for a proxy.
     pub(crate) fn address(&self, member: usize) -> String {
-        format!("127.0.0.1:{}", self.members[member].client.number())
+        self.members[member].site.clients.clone()
     }
 
     /// What the host file's `store.etcd` must say to use it.
     pub(crate) fn settings(&self) -> Value {
         let mut settings = json!({ "endpoints": self.endpoints() });
-        if self.options.tls {
-            let certificates = certificates();
-            settings["cacert"] = json!(certificates.ca);
-            settings["cert"] = json!(certificates.client.0);
-            settings["key"] = json!(certificates.client.1);
+        if let Some(secrets) = &self.options.tls {
+            settings["cacert"] = json!(secrets.ca);
+            settings["cert"] = json!(secrets.client.0);
+            settings["key"] = json!(secrets.client.1);
         }
         if self.options.auth {
             settings["username"] = json!(USER.0);
@@ -158,12 +194,30 @@ impl Etcd {
 
     /// Starts a killed member on its old data and port, and waits until it answers.
     pub(crate) fn restart(&mut self, member: usize) {
-        let mut process = self.members[member].spawn();
-        eventually("etcd to answer again", || {
-            assert!(process.is_alive(), "etcd ended:\n{}", self.log(member));
-            self.members[member].is_healthy().then_some(())
-        });
-        self.members[member].process = Some(process);
+        self.restart_all(&[member]);
+    }
+
+    fn restart_all(&mut self, members: &[usize]) {
+        for member in members {
+            let process = self.members[*member].spawn();
+            self.members[*member].process = Some(process);
+        }
+        for member in members {
+            eventually("etcd to answer again", || {
+                assert!(self.is_alive(*member), "etcd ended:\n{}", self.log(*member));
+                self.members[*member].is_healthy().then_some(())
+            });
+        }
+    }
+
+    /// Does its process run?
+    pub(crate) fn is_alive(&mut self, member: usize) -> bool {
+        self.members[member].process.as_mut().is_some_and(Process::is_alive)
+    }
+
+    /// The process ID of a member that runs.
+    pub(crate) fn pid(&self, member: usize) -> u32 {
+        self.process(member).pid()
     }
 
     /// The member that leads now.
@@ -173,16 +227,17 @@ impl Etcd {
 
     /// Stops it, copies its data, starts it again.
     pub(crate) fn backup(&mut self) -> Backup {
+        assert_eq!(self.members.len(), 1, "only of one member");
         let folder = Folder::in_memory();
-        self.while_stopped(|data| copy(data, &folder.path().join("data")));
+        self.while_stopped(|member| copy(&member.data, &folder.path().join("data")));
         Backup(folder)
     }
 
     /// Sets it back to what it was: what a restore from an old backup looks like from outside.
     pub(crate) fn set_back(&mut self, backup: &Backup) {
-        self.while_stopped(|data| {
-            fs::remove_dir_all(data).unwrap();
-            copy(&backup.0.path().join("data"), data);
+        self.while_stopped(|member| {
+            fs::remove_dir_all(&member.data).unwrap();
+            copy(&backup.0.path().join("data"), &member.data);
         });
     }
 
@@ -190,25 +245,27 @@ impl Etcd {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let folder = Folder::in_memory();
         let file = folder.path().join("snapshot.db").display().to_string();
-        self.ctl(&["snapshot", "save", &file]).success();
+        // Of one member, whatever their number.
+        run(self.etcdctl(&self.endpoint(0)).args(["snapshot", "save", &file]), b"").success();
         Snapshot(folder)
     }
 
-    /// Restores a snapshot, as an operator does: the data is made anew, and with it the IDs of cluster and member. With
-    /// `bump` (3.6) the revision goes on that far above the snapshot's, and all before it counts as compacted.
+    /// Restores a snapshot on every member, as an operator does: the data is made anew, and with it the IDs of cluster and
+    /// members. With `bump` (3.6) the revision goes on that far above the snapshot's, and all before it counts as compacted.
     pub(crate) fn restore(&mut self, snapshot: &Snapshot, bump: Option<u64>) {
-        let mut restore = Command::new(self.options.version.restorer());
-        restore.env_clear().env("ETCDCTL_API", "3").args(["snapshot", "restore"]);
-        restore.arg(snapshot.0.path().join("snapshot.db"));
-        restore.args(self.members[0].command.1.iter().filter(|argument| {
-            let names = ["name", "data-dir", "initial-advertise-peer-urls", "initial-cluster"];
-            names.iter().any(|name| argument.starts_with(&format!("--{name}=")))
-        }));
-        if let Some(bump) = bump {
-            restore.arg(format!("--bump-revision={bump}")).arg("--mark-compacted");
-        }
-        self.while_stopped(|data| {
-            fs::remove_dir_all(data).unwrap();
+        let restorer = self.options.version.restorer();
+        self.while_stopped(|member| {
+            let mut restore = Command::new(&restorer);
+            restore.env_clear().env("ETCDCTL_API", "3").args(["snapshot", "restore"]);
+            restore.arg(snapshot.0.path().join("snapshot.db"));
+            restore.args(member.arguments.iter().filter(|argument| {
+                let names = ["name", "data-dir", "initial-advertise-peer-urls", "initial-cluster"];
+                names.iter().any(|name| argument.starts_with(&format!("--{name}=")))
+            }));
+            if let Some(bump) = bump {
+                restore.arg(format!("--bump-revision={bump}")).arg("--mark-compacted");
+            }
+            fs::remove_dir_all(&member.data).unwrap();
             run(&mut restore, b"").success();
         });
     }
@@ -296,14 +353,14 @@ impl Etcd {
         self.options.auth = true;
     }
 
-    fn while_stopped(&mut self, act: impl FnOnce(&Path)) {
-        assert_eq!(self.members.len(), 1, "only of one member");
-        let member = &mut self.members[0];
-        let process = member.process.take().unwrap();
-        process.signal("TERM");
-        process.wait();
-        act(&member.data);
-        self.restart(0);
+    fn while_stopped(&mut self, act: impl Fn(&Member)) {
+        for member in &mut self.members {
+            let process = member.process.take().unwrap();
+            process.signal("TERM");
+            process.wait();
+        }
+        self.members.iter().for_each(act);
+        self.restart_all(&(0..self.members.len()).collect::<Vec<_>>());
     }
 
     fn process(&self, member: usize) -> &Process {
@@ -322,10 +379,9 @@ impl Etcd {
     pub(crate) fn etcdctl(&self, endpoints: &str) -> Command {
         let mut command = Command::new(self.options.version.program("etcdctl"));
         command.env_clear().env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", endpoints);
-        if self.options.tls {
-            let certificates = certificates();
-            command.env("ETCDCTL_CACERT", &certificates.ca);
-            command.env("ETCDCTL_CERT", &certificates.client.0).env("ETCDCTL_KEY", &certificates.client.1);
+        if let Some(secrets) = &self.options.tls {
+            command.env("ETCDCTL_CACERT", &secrets.ca);
+            command.env("ETCDCTL_CERT", &secrets.client.0).env("ETCDCTL_KEY", &secrets.client.1);
         }
         if self.options.auth {
             command.env("ETCDCTL_USER", format!("{}:{}", ROOT.0, ROOT.1));
@@ -355,40 +411,64 @@ pub(crate) struct Snapshot(Folder);
 
 #[derive(Debug)]
 struct Member {
-    command: (PathBuf, Vec<String>),
+    program: PathBuf,
+    arguments: Vec<String>,
     data: PathBuf,
-    client: Port,
-    metrics: Port,
-    _peer: Port,
+    site: Site,
     process: Option<Process>,
+}
+
+/// Where a member listens: `address:port` each, and how to get there.
+#[derive(Debug)]
+struct Site {
+    enter: Vec<String>,
+    clients: String,
+    peers: String,
+    metrics: String,
+    _claims: Vec<Port>,
+}
+
+impl Site {
+    fn here() -> Self {
+        let claims: Vec<_> = (0..3).map(|_| Port::claim()).collect();
+        let of = |at: usize| format!("127.0.0.1:{}", claims[at].number());
+        Self { enter: Vec::new(), clients: of(0), peers: of(1), metrics: of(2), _claims: claims }
+    }
+
+    fn at(place: &Place) -> Self {
+        let of = |address, port| SocketAddr::new(address, port).to_string();
+        let (clients, peers) = (of(place.clients, 2379), of(place.peers, 2380));
+        let metrics = of(place.clients, 2381);
+        Self { enter: place.enter.clone(), clients, peers, metrics, _claims: Vec::new() }
+    }
 }
 
 impl Member {
     fn plan(options: &Options, folder: &Path) -> Vec<Self> {
-        let ports: Vec<_> =
-            (0..options.members).map(|_| (Port::claim(), Port::claim(), Port::claim())).collect();
-        let cluster: Vec<_> = ports
-            .iter()
-            .enumerate()
-            .map(|(index, (_, peer, _))| format!("m{index}={}", peer.url("http")))
-            .collect();
+        let sites: Vec<_> = match &options.places[..] {
+            [] => (0..options.members).map(|_| Site::here()).collect(),
+            places => places.iter().map(Site::at).collect(),
+        };
+        let cluster: Vec<_> =
+            sites.iter().enumerate().map(|(index, site)| format!("m{index}=http://{}", site.peers)).collect();
         let cluster = cluster.join(",");
-        ports
+        sites
             .into_iter()
             .enumerate()
-            .map(|(index, (client, peer, metrics))| {
-                let data = folder.join(format!("{index}"));
-                let url = client.url(scheme(options));
+            .map(|(index, site)| {
+                let data = options.places.get(index).and_then(|place| place.data.clone());
+                let data = data.unwrap_or_else(|| folder.join(format!("{index}")));
+                let url = format!("{}://{}", scheme(options), site.clients);
                 let mut arguments = vec![
                     format!("--name=m{index}"),
                     format!("--data-dir={}", data.display()),
                     format!("--listen-client-urls={url}"),
                     format!("--advertise-client-urls={url}"),
-                    format!("--listen-peer-urls={}", peer.url("http")),
-                    format!("--initial-advertise-peer-urls={}", peer.url("http")),
+                    format!("--listen-peer-urls=http://{}", site.peers),
+                    format!("--initial-advertise-peer-urls=http://{}", site.peers),
                     format!("--initial-cluster={cluster}"),
                     format!("--initial-cluster-token={}", folder.display()),
-                    format!("--listen-metrics-urls={}", metrics.url("http")),
+                    format!("--listen-metrics-urls=http://{}", site.metrics),
                     format!("--log-outputs={}", folder.join(format!("{index}.log")).display()),
                     "--logger=zap".into(),
                     "--bcrypt-cost=4".into(),
@@ -405,21 +485,24 @@ impl Member {
                 if let Some(quota) = options.quota {
                     arguments.push(format!("--quota-backend-bytes={quota}"));
                 }
-                if options.tls {
-                    let certificates = certificates();
+                if let Some(secrets) = &options.tls {
+                    let (cert, key) = &secrets.members[index % secrets.members.len()];
                     arguments.push("--client-cert-auth".into());
-                    arguments.push(format!("--trusted-ca-file={}", certificates.ca.display()));
-                    arguments.push(format!("--cert-file={}", certificates.server.0.display()));
-                    arguments.push(format!("--key-file={}", certificates.server.1.display()));
+                    arguments.push(format!("--trusted-ca-file={}", secrets.ca.display()));
+                    arguments.push(format!("--cert-file={}", cert.display()));
+                    arguments.push(format!("--key-file={}", key.display()));
                 }
-                let command = (options.version.program("etcd"), arguments);
-                Self { command, data, client, metrics, _peer: peer, process: None }
+                let program = options.version.program("etcd");
+                Self { program, arguments, data, site, process: None }
             })
             .collect()
     }
 
     fn spawn(&self) -> Process {
-        Process::spawn(Command::new(&self.command.0).args(&self.command.1)).unwrap()
+        let mut line: Vec<&OsStr> = self.site.enter.iter().map(OsStr::new).collect();
+        line.push(self.program.as_os_str());
+        line.extend(self.arguments.iter().map(OsStr::new));
+        Process::spawn(Command::new(line[0]).args(&line[1..])).unwrap()
     }
 
     fn is_healthy(&self) -> bool {
@@ -433,7 +516,7 @@ impl Member {
 
     /// A page of its plain HTTP port, which wants no certificate and no user.
     fn metrics(&self, page: &str) -> Option<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.metrics.number())).ok()?;
+        let mut stream = TcpStream::connect(&self.site.metrics).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap(); // a frozen member accepts and says nothing
         write!(stream, "GET {page} HTTP/1.0\r\n\r\n").ok()?;
         let mut text = String::new();
@@ -443,7 +526,7 @@ impl Member {
 }
 
 fn scheme(options: &Options) -> &'static str {
-    if options.tls { "https" } else { "http" }
+    if options.tls.is_some() { "https" } else { "http" }
 }
 
 /// Paths of certificates and their keys (ECDSA P-256), made once a run.

@@ -3,18 +3,21 @@
 
 use std::{
     fs,
+    fs::File,
+    panic::resume_unwind,
     path::{Path, PathBuf},
-    process,
-    process::Command,
+    process::{self, Command},
     sync::{
         Arc, Mutex, Once,
         atomic::{AtomicU32, Ordering},
     },
+    thread,
 };
 
+use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
-use super::process::{Finished, PATIENCE, eventually, run};
+use super::process::{Finished, PATIENCE, eventually, run, start_nursery};
 
 /// A bridge in a namespace of its own, to which nodes and strangers are plugged.
 #[derive(Debug)]
@@ -34,13 +37,19 @@ impl Lan {
     /// A namespace whose `eth0` is on the LAN, up, without an address: a node, as macvlan's `master` needs it.
     pub(crate) fn node(&self, name: &str) -> Host {
         let namespace = Namespace::new(name);
-        let port = format!("port{}", self.ports.fetch_add(1, Ordering::Relaxed));
-        self.bridge.ip(&format!("link add {port} type veth peer name eth0 netns {}", namespace.name));
-        self.bridge.ip(&format!("link set {port} master lan up"));
-        namespace.ip("link set eth0 up");
-        let host = Host { namespace, port, bridge: Arc::clone(&self.bridge) };
+        let cable = self.cable(&namespace, "eth0");
+        let host = Host { namespace, cable };
         eventually("carrier on eth0", || host.link("eth0").contains("LOWER_UP").then_some(()));
         host
+    }
+
+    /// One more interface of a namespace, up, on this LAN, without an address.
+    pub(crate) fn cable(&self, namespace: &Namespace, interface: &str) -> Cable {
+        let port = format!("port{}", self.ports.fetch_add(1, Ordering::Relaxed));
+        self.bridge.ip(&format!("link add {port} type veth peer name {interface} netns {}", namespace.name));
+        self.bridge.ip(&format!("link set {port} master lan up"));
+        namespace.ip(&format!("link set {interface} up"));
+        Cable { port, bridge: Arc::clone(&self.bridge) }
     }
 
     /// Somebody on the LAN who uses these addresses (`10.0.0.5/24`, `fd00::5/64`) whatever anybody leases.
@@ -57,18 +66,34 @@ impl Lan {
 #[derive(Debug)]
 pub(crate) struct Host {
     namespace: Namespace,
+    cable: Cable,
+}
+
+/// Between an interface and the bridge.
+#[derive(Debug)]
+pub(crate) struct Cable {
     port: String,
     bridge: Arc<Namespace>,
 }
 
-impl Host {
-    /// Pulls the cable: still running, and nobody hears it.
-    pub(crate) fn unplug(&self) {
+impl Cable {
+    pub(crate) fn pull(&self) {
         self.bridge.ip(&format!("link set {} down", self.port));
     }
 
     pub(crate) fn plug(&self) {
         self.bridge.ip(&format!("link set {} up", self.port));
+    }
+}
+
+impl Host {
+    /// Pulls the cable: still running, and nobody hears it.
+    pub(crate) fn unplug(&self) {
+        self.cable.pull();
+    }
+
+    pub(crate) fn plug(&self) {
+        self.cable.plug();
         eventually("carrier on eth0", || self.link("eth0").contains("LOWER_UP").then_some(()));
     }
 }
@@ -111,6 +136,19 @@ impl Namespace {
         let mut command = Command::new("/usr/bin/nsenter");
         command.arg(format!("--net={}", self.path().display())).arg("--").arg(program.as_ref());
         command
+    }
+
+    /// Does something in here, on a thread of its own: what it starts, and what that starts, is in here, too.
+    pub(crate) fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
+        let file = File::open(self.path()).unwrap();
+        start_nursery(); // out here: whatever it starts stays where it is
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                setns(file, CloneFlags::CLONE_NEWNET).unwrap();
+                act()
+            });
+            inside.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
     }
 
     /// Runs a program in here and waits.

@@ -33,6 +33,12 @@ pub(crate) fn within<T>(patience: Duration, mut look: impl FnMut() -> Option<T>)
     }
 }
 
+/// A line for whoever watches the tests.
+pub(crate) fn report(text: &str) {
+    // Not eprintln: the test harness shows that only of tests that fail.
+    io::stderr().write_all(format!("{text}\n").as_bytes()).unwrap();
+}
+
 /// A process in the background. It is killed when this value goes, and when the test process goes in whatever way.
 #[derive(Debug)]
 pub(crate) struct Process(Child);
@@ -200,12 +206,14 @@ fn collect(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> 
     })
 }
 
-/// Starts a process that the kernel kills when we are gone. What counts for that is the thread that started it, and a
-/// test's thread ends before the process may have to; so one thread, which never ends, starts them all.
-fn start_tethered(command: &Command) -> io::Result<Child> {
-    type Order = (Command, mpsc::Sender<io::Result<Child>>);
+type Order = (Command, mpsc::Sender<io::Result<Child>>);
+
+/// The thread that starts what the kernel kills when we are gone. What counts for that is the thread that started it, and a
+/// test's thread ends before the process may have to; so one thread, which never ends, starts them all. Its network is that
+/// of the thread that asked for it first.
+pub(super) fn start_nursery() -> &'static mpsc::Sender<Order> {
     static NURSERY: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
-    let nursery = NURSERY.get_or_init(|| {
+    NURSERY.get_or_init(|| {
         let (orders, receiver) = mpsc::channel::<Order>();
         thread::spawn(move || {
             for (mut command, answer) in receiver {
@@ -213,7 +221,10 @@ fn start_tethered(command: &Command) -> io::Result<Child> {
             }
         });
         orders
-    });
+    })
+}
+
+fn start_tethered(command: &Command) -> io::Result<Child> {
     let mut tethered = Command::new("/usr/bin/setpriv");
     tethered.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
     for (key, value) in command.get_envs() {
@@ -221,7 +232,7 @@ fn start_tethered(command: &Command) -> io::Result<Child> {
     }
     tethered.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let (answer, child) = mpsc::channel();
-    nursery.send((tethered, answer)).unwrap();
+    start_nursery().send((tethered, answer)).unwrap();
     child.recv().unwrap()
 }
 
