@@ -13,6 +13,7 @@ mod failures;
 mod install;
 mod layering;
 mod manifests;
+mod members;
 mod ops;
 mod plugins;
 mod pods_api;
