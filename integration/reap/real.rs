@@ -540,6 +540,11 @@ fn the_reapers_role_in_etcd_is_enough_and_needed() {
         put.args(["--user=reaper:sesame", "put", &format!("/leasehold/v1/{key}"), "x"]);
         assert!(run(&mut put, b"").stderr().contains("permission denied"), "{key}");
     }
+    // The README says that nobody but root may.
+    let mut compact = Command::new(Version::V36.program("etcdctl"));
+    compact.env_clear().env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", site.etcd.endpoints().join(","));
+    compact.args(["--user=reaper:sesame", "compact", "2"]);
+    assert!(run(&mut compact, b"").stderr().contains("permission denied"));
 }
 
 #[test]
