@@ -73,6 +73,7 @@ const PASSES: &str = "leasehold_reap_passes_total";
 const MENDED: &str = "leasehold_reap_mended_total";
 const LEFT: &str = "leasehold_reap_half_pairs";
 const FORGOTTEN: &str = "leasehold_reap_forgotten_total";
+const ASKED: &str = "leasehold_store_request_duration_seconds";
 const LAST_SUCCESS: &str = "leasehold_reap_last_success_timestamp_seconds";
 
 /// The figures of one reaper. They can be read while a pass runs.
@@ -150,11 +151,21 @@ impl Metrics {
         let mut figures = self.figures();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let Some((series, value)) = line.rsplit_once(' ') else { continue };
-            let (name, label) = match series.split_once('{') {
-                Some((name, labels)) => (name, labels.split('"').nth(1).unwrap_or_default()),
-                None => (series, ""),
-            };
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            let mut labels = labels.split('"').skip(1).step_by(2);
+            let label = labels.next().unwrap_or_default();
+            let histogram = OPERATIONS.iter().position(|operation| *operation == label);
+            if let (Some(operation), Some("_sum")) = (histogram, name.strip_prefix(ASKED)) {
+                let sum = value.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                figures.asked[operation].sum = sum.unwrap_or_default();
+            }
             let Ok(value) = value.parse::<u64>() else { continue };
+            if let (Some(operation), Some("_bucket")) = (histogram, name.strip_prefix(ASKED)) {
+                let bound = labels.next().unwrap_or_default();
+                let above =
+                    BOUNDS.iter().position(|known| known.to_string() == bound).unwrap_or(BOUNDS.len());
+                figures.asked[operation].counts[above] = value;
+            }
             match name {
                 GIVEN_BACK => {
                     if let Some(row) = GIVING.iter().find(|row| row.as_str() == label) {
@@ -172,6 +183,12 @@ impl Metrics {
                     figures.last_success = i64::try_from(value).ok().map(|at| Timestamp(at * 1000));
                 }
                 _ => {}
+            }
+        }
+        // What is written of a bound is all that is below it.
+        for histogram in &mut figures.asked {
+            for bound in (1..histogram.counts.len()).rev() {
+                histogram.counts[bound] = histogram.counts[bound].saturating_sub(histogram.counts[bound - 1]);
             }
         }
     }
@@ -363,17 +380,16 @@ impl Figures {
     }
 
     fn write_store(&self, out: &mut Text) {
-        const NAME: &str = "leasehold_store_request_duration_seconds";
-        out.head(NAME, "histogram", "How long the store took to answer, or to fail.");
+        out.head(ASKED, "histogram", "How long the store took to answer, or to fail.");
         for (op, histogram) in OPERATIONS.iter().zip(&self.asked) {
             let mut sum = 0;
             let bounds = BOUNDS.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
             for (bound, count) in bounds.zip(histogram.counts) {
                 sum += count;
-                out.line(&format!("{NAME}_bucket"), &[("op", op), ("le", &bound)], &sum.to_string());
+                out.line(&format!("{ASKED}_bucket"), &[("op", op), ("le", &bound)], &sum.to_string());
             }
-            out.line(&format!("{NAME}_sum"), &[("op", op)], &histogram.sum.as_secs_f64().to_string());
-            out.line(&format!("{NAME}_count"), &[("op", op)], &sum.to_string());
+            out.line(&format!("{ASKED}_sum"), &[("op", op)], &histogram.sum.as_secs_f64().to_string());
+            out.line(&format!("{ASKED}_count"), &[("op", op)], &sum.to_string());
         }
         let Some(fill) = self.fill else { return };
         out.gauge("leasehold_store_size_bytes", "Size of the store's largest member.", fill.size);
@@ -440,11 +456,21 @@ mod tests {
         first.failed();
         first.figures().last_success = Some(Timestamp(1_700_000_000_000));
         first.figures().given_back.insert("12 scaled", 4);
+        for millis in [1, 600, 20_000] {
+            first.asked(Operation::Commit, Duration::from_millis(millis));
+        }
         let second = Metrics::new();
         second.go_on_from(&first.text());
         second.failed();
+        second.asked(Operation::Commit, Duration::from_millis(2));
         let text = second.text();
         for line in [
+            "leasehold_store_request_duration_seconds_bucket{op=\"commit\",le=\"0.001\"} 1",
+            "leasehold_store_request_duration_seconds_bucket{op=\"commit\",le=\"0.0025\"} 2",
+            "leasehold_store_request_duration_seconds_bucket{op=\"commit\",le=\"1\"} 3",
+            "leasehold_store_request_duration_seconds_bucket{op=\"commit\",le=\"+Inf\"} 4",
+            "leasehold_store_request_duration_seconds_sum{op=\"commit\"} 20.603",
+            "leasehold_store_request_duration_seconds_count{op=\"read\"} 0",
             "leasehold_reap_passes_total{result=\"failed\"} 2",
             "leasehold_reap_given_back_total{row=\"12 scaled\"} 4",
             "leasehold_reap_last_success_timestamp_seconds 1700000000",
