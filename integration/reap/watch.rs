@@ -1,6 +1,10 @@
 //! The controller in memory, with paused time: when it looks, what it says, and that nothing rests on a hint.
 
-use std::{collections::BTreeSet, sync::Mutex, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Mutex,
+    time::Duration,
+};
 
 use leasehold::{
     domain::{
@@ -645,4 +649,69 @@ async fn the_readme_names_every_metric_and_no_other() {
     let words = readme.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let named: BTreeSet<&str> = words.filter(|word| word.starts_with("leasehold_")).collect();
     assert_eq!(named, types.collect());
+}
+
+/// Of a PromQL expression: each metric with the text between its braces.
+fn selectors(expression: &str) -> Vec<(&str, &str)> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let starts = expression.match_indices("leasehold_").map(|(at, _)| &expression[at..]);
+    starts
+        .map(|rest| {
+            let name = &rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())];
+            let labels = rest[name.len()..].strip_prefix('{').and_then(|rest| rest.split_once('}'));
+            (name, labels.map_or("", |(labels, _)| labels))
+        })
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn alerts_and_dashboard_ask_for_what_the_metrics_have() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    let reaper = Reaper::new(&scene);
+    reaper.during(&scene, async |_| sleep(Duration::from_secs(1)).await).await;
+    let text = reaper.metrics.text();
+    let kinds: BTreeMap<&str, &str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    let has = |name: &str, label: &str, value: &str| {
+        // What a scene keeps is not all that can be kept.
+        let reason =
+            label == "reason" && BTreeSet::from(["pod_exists", "owner_wants_it", "reserved"]).contains(value);
+        reason
+            || text.lines().any(|line| {
+                line.starts_with(&format!("{name}{{")) && line.contains(&format!("{label}=\"{value}\""))
+            })
+    };
+    let example = |name: &str| crate::documents::example(&format!("kubernetes/{name}"));
+    let rules: serde_json::Value = serde_saphyr::from_str(&example("prometheus-rule.yaml")).unwrap();
+    let board: serde_json::Value = serde_json::from_str(&example("grafana-dashboard.json")).unwrap();
+    let rules = rules["spec"]["groups"][0]["rules"].as_array().unwrap().iter().map(|rule| &rule["expr"]);
+    let panels =
+        board["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let mut matched = 0;
+    for expression in rules.chain(panels.map(|target| &target["expr"])).map(|expr| expr.as_str().unwrap()) {
+        for (name, labels) in selectors(expression) {
+            for matcher in labels.split(',').filter(|matcher| !matcher.is_empty()) {
+                let (label, values) = matcher.split_once(['=', '!']).unwrap();
+                let values = values.trim_matches(['=', '~', '"']);
+                for value in values.split('|').filter(|value| !value.starts_with('$')) {
+                    assert!(has(name, label, value), "{label}={value:?} in {expression}\n{text}");
+                    matched += 1;
+                }
+            }
+            let counts = expression.contains(&format!("rate({name}"));
+            let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+            let kind = kinds.get(name).or_else(|| kinds.get(family.unwrap_or_default()));
+            assert_eq!(counts, matches!(kind, Some(&("counter" | "histogram"))), "{expression}: {kind:?}");
+        }
+        for list in expression.split("by (").skip(1) {
+            for label in list.split(')').next().unwrap().split(',').map(str::trim) {
+                let known = selectors(expression).into_iter().any(|(name, _)| {
+                    text.lines().any(|line| line.starts_with(name) && line.contains(&format!("{label}=\"")))
+                });
+                assert!(known, "{label} in {expression}");
+            }
+        }
+    }
+    assert!(matched > 10, "{matched}");
 }
