@@ -1,6 +1,13 @@
 //! `config-examples/kubernetes/`: what each file must say for its job, and what a real API server says to it.
 
-use std::{collections::BTreeSet, fs, process::Command};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::Path,
+    process::Command,
+};
 
 use serde_json::{Value, json};
 
@@ -13,11 +20,12 @@ use crate::{
     support::{
         apiserver::Apiserver,
         call::Cli,
-        etcd::Etcd,
+        etcd::{Etcd, certificates},
         folder::Folder,
         host::HostFile,
         parts::{Part, Version, kubernetes, leasehold, require},
-        process::{eventually, run},
+        port::Port,
+        process::{Running, eventually, run},
     },
 };
 
@@ -81,6 +89,98 @@ fn the_workloads_say_what_the_program_understands() {
             let finished = run(Command::new(leasehold()).env_clear().args(words).arg("--help"), b"");
             assert_eq!(finished.code(), Some(0), "{name}: {}", finished.stderr());
         }
+    }
+}
+
+/// The reaper of a manifest, as a kubelet starts it, but for what is mounted and the port; it may ask the API as we do.
+fn started(
+    manifest: &str,
+    kind: &str,
+    store: &Etcd,
+    secret: &[(&str, &str)],
+    api: &Path,
+    folder: &Folder,
+) -> Command {
+    let workload = serde_saphyr::from_multiple::<Value>(manifest).unwrap();
+    let workload = workload.into_iter().find(|document| document["kind"] == kind).unwrap();
+    let container = &pod_of(&workload)["containers"][0];
+    let mut command = Command::new(leasehold());
+    command.env_clear().env("KUBECONFIG", api);
+    for (name, text) in secret {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    for entry in container["env"].as_array().unwrap() {
+        let from = &entry["valueFrom"];
+        let value = match (entry["value"].as_str(), from["configMapKeyRef"]["key"].as_str()) {
+            (Some(value), _) => value.replace("/etc/leasehold-secret", folder.path().to_str().unwrap()),
+            (None, Some("cluster")) => "prod-a".to_owned(),
+            (None, Some("endpoints")) => store.endpoints().join(","),
+            (None, _) => {
+                let key = from["secretKeyRef"]["key"].as_str().unwrap();
+                secret
+                    .iter()
+                    .find(|(name, _)| *name == key)
+                    .unwrap_or_else(|| panic!("no {key}"))
+                    .1
+                    .to_owned()
+            }
+        };
+        command.env(entry["name"].as_str().unwrap(), value);
+    }
+    let args = container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+    command.args(args.map(|word| word.replace("$(CLUSTER)", "prod-a")));
+    command
+}
+
+#[test]
+fn the_reapers_make_passes_with_what_their_manifests_give_them() {
+    require!(Part::Apiserver, Part::Etcd(Version::V36));
+    let api = Apiserver::shared().kubeconfig();
+    let system = Apiserver::shared().get("/api/v1/namespaces/kube-system").unwrap();
+    let register = format!("cluster add prod-a --uid {}", system["metadata"]["uid"].as_str().unwrap());
+    let files = certificates();
+    let text = |path: &Path| fs::read_to_string(path).unwrap();
+    let (ca, cert, key) = (text(&files.ca), text(&files.client.0), text(&files.client.1));
+    let by_certificate = [("ca.crt", ca.as_str()), ("tls.crt", &cert), ("tls.key", &key)];
+    let cronjob = example("kubernetes/reaper-cronjob.yaml");
+    let folder = Folder::new();
+
+    let etcd = Etcd::with(Version::V36).tls().start();
+    Cli::new(&HostFile::on(&etcd)).line(&register).run().success();
+    let finished = run(&mut started(&cronjob, "CronJob", &etcd, &by_certificate, &api, &folder), b"");
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr());
+    assert!(finished.stderr().contains("0 given back"), "{}", finished.stderr());
+
+    let deployment = example("kubernetes/reaper-deployment.yaml");
+    let port = Port::claim();
+    assert!(deployment.contains("--listen=:9402"));
+    let here = deployment.replace("--listen=:9402", &format!("--listen=127.0.0.1:{}", port.number()));
+    let watch = Running::start(&mut started(&here, "Deployment", &etcd, &by_certificate, &api, &folder), b"");
+    eventually("the first pass", || {
+        let mut stream = TcpStream::connect(("127.0.0.1", port.number())).ok()?;
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.starts_with("HTTP/1.1 200 ").then_some(())
+    });
+    watch.signal("TERM");
+    assert_eq!(watch.wait().code(), Some(0));
+
+    // The comment in them, where the etcd wants a password.
+    let etcd = Etcd::with(Version::V36).auth().start();
+    Cli::new(&HostFile::on(&etcd)).line(&register).run().success();
+    etcd.ctl(&["user", "add", "reaper:sesame"]).success();
+    etcd.ctl(&["user", "grant-role", "reaper", "root"]).success();
+    let by_password = [("username", "reaper"), ("password", "sesame")];
+    for (text, kind) in [(&cronjob, "CronJob"), (&deployment, "Deployment")] {
+        let lines = text.lines().filter(|line| {
+            !["CACERT,", "CERT,", "KEY,"].iter().any(|name| line.contains(&format!("name: ETCDCTL_{name}")))
+        });
+        let text: String =
+            lines.map(|line| line.replacen("# - {name: ETCDCTL_", "- {name: ETCDCTL_", 1) + "\n").collect();
+        let text = text.replace("--watch, \"--listen=:9402\", ", "");
+        let finished = run(&mut started(&text, kind, &etcd, &by_password, &api, &folder), b"");
+        assert_eq!(finished.code(), Some(0), "{kind}: {}", finished.stderr());
     }
 }
 
@@ -339,7 +439,14 @@ fn asking(kind: &str, name: &str, namespace: &str, pool: Option<&str>) -> Value 
     if let Some(pool) = pool {
         metadata["annotations"] = json!({ "leasehold.io/pool": pool });
     }
-    let spec = json!({ "containers": [{ "name": "main", "image": "none" }] });
+    let mut spec = json!({ "containers": [{ "name": "main", "image": "none" }] });
+    if kind == "Job" {
+        spec["restartPolicy"] = json!("Never");
+        return json!({
+            "apiVersion": "batch/v1", "kind": kind, "metadata": { "name": name, "namespace": namespace },
+            "spec": { "template": { "metadata": metadata, "spec": spec } },
+        });
+    }
     if kind == "Pod" {
         metadata["name"] = json!(name);
         metadata["namespace"] = json!(namespace);
@@ -405,6 +512,7 @@ fn a_real_api_takes_the_manifests_and_refuses_what_the_policy_forbids() {
     let ask = |kind: &str, name: &str, namespace: &str, pool: Option<&str>| {
         let collection = match kind {
             "Pod" => format!("/api/v1/namespaces/{namespace}/pods"),
+            "Job" => format!("/apis/batch/v1/namespaces/{namespace}/jobs"),
             _ => format!("/apis/apps/v1/namespaces/{namespace}/{}s", kind.to_lowercase()),
         };
         server.call("POST", &collection, Some(&asking(kind, name, namespace, pool)))
@@ -433,6 +541,11 @@ fn a_real_api_takes_the_manifests_and_refuses_what_the_policy_forbids() {
         ("Deployment", "web", "other", None, 201),
         ("Deployment", "web", "shop", Some("lan"), 201),
         ("StatefulSet", "db", "shop", Some("secret"), 403),
+        ("DaemonSet", "log", "other", Some("lan"), 403),
+        ("DaemonSet", "log", "shop", Some("lan"), 201),
+        ("ReplicaSet", "web", "other", Some("lan"), 403),
+        ("Job", "once", "other", Some("lan"), 403),
+        ("Job", "once", "shop", Some("lan"), 201),
     ] {
         let answer = ask(kind, name, namespace, pool);
         assert_eq!(answer.status, status, "{kind} {name} in {namespace}: {answer:?}");
@@ -452,4 +565,12 @@ fn a_real_api_takes_the_manifests_and_refuses_what_the_policy_forbids() {
         })
     });
     server.call("PATCH", "/api/v1/namespaces/shop/pods/allowed", Some(&label)).success();
+    // What is going may lose its finalizers, whatever it asks for meanwhile.
+    let pod = "/api/v1/namespaces/shop/pods/two";
+    let held = json!({ "metadata": { "finalizers": ["example.net/hold"] } });
+    server.call("PATCH", pod, Some(&held)).success();
+    server.delete(pod, 0);
+    let going =
+        json!({ "metadata": { "finalizers": null, "annotations": { "leasehold.io/pool": "secret" } } });
+    server.call("PATCH", pod, Some(&going)).success();
 }
