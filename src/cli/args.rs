@@ -496,7 +496,7 @@ pub(crate) struct Reap {
     /// A held lease waits so long for a controller that is gone
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = parse_duration)]
     pub(crate) owner_after: Duration,
-    /// More leases than that without a pod stop the pass [default: 20, and 10 % of the bound ones]
+    /// More leases than that without a pod, on nodes that live, are kept [default: 20, and 10 % of the bound ones]
     #[arg(long, value_name = "COUNT")]
     pub(crate) max_orphans: Option<usize>,
     /// Kinds whose pods come back under their names, besides the host file's (repeatable), as Kind.group
