@@ -107,6 +107,23 @@ impl Reaper {
         std::mem::take(&mut *self.said.lock().unwrap())
     }
 
+    fn metric(&self, series: &str) -> Option<u64> {
+        let text = self.metrics.text();
+        text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
+    }
+
+    /// How many passes have come to their end, and when one last did all its work.
+    fn ended(&self) -> (u64, u64) {
+        let passes = self.metric("leasehold_reap_passes_total{result=\"done\"}").unwrap();
+        (passes, self.metric("leasehold_reap_last_success_timestamp_seconds").unwrap())
+    }
+
+    /// Passes went on since then, and none did all its work.
+    fn only_ends_since(&self, before: (u64, u64)) {
+        let now = self.ended();
+        assert!(now.0 > before.0 + 1 && now.1 == before.1, "{before:?} {now:?}");
+    }
+
     /// The seconds since it began.
     fn elapsed(&self) -> f64 {
         self.began.elapsed().as_secs_f64()
@@ -375,9 +392,13 @@ async fn an_end_that_the_store_does_not_take_is_tried_again_before_the_interval(
         .during(&scene, async |_| {
             sleep(Duration::from_secs(60)).await;
             scene.host.way.decide(|call| call.txn.map(|_| Fault::NotReached));
+            let before = reaper.ended();
             sleep(Duration::from_secs(120)).await;
+            reaper.only_ends_since(before);
             scene.host.way.decide(|_| None);
             is_given_back(&scene, "shop/a-x7k2p").await;
+            sleep(Duration::from_secs(1)).await;
+            assert!(reaper.ended().1 >= before.1 + 120);
         })
         .await;
     assert!(reaper.elapsed() < 260.0, "{}", reaper.elapsed());
@@ -385,6 +406,30 @@ async fn an_end_that_the_store_does_not_take_is_tried_again_before_the_interval(
     assert!(said[0].contains("shop/a-x7k2p eth0 on lan: store not reached"), "{said:?}");
     assert_eq!(said.iter().filter(|line| line.starts_with("over: ")).count(), 1, "{said:?}");
     assert!(said.len() <= 4, "{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pass_whose_live_questions_are_not_answered_has_not_done_its_work() {
+    let scene = Scene::new();
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    scene.vanishes("shop/a-x7k2p");
+    let reaper = Reaper::new(&scene).every(Duration::from_secs(60));
+    let (base, began) = (scene.api.state().now.0, reaper.began);
+    reaper
+        .during(&scene, async |_| {
+            sleep(Duration::from_secs(90)).await;
+            let before = reaper.ended();
+            scene.api.before(move |question, state| {
+                tick(state, base, began);
+                let forbidden =
+                    || ApiError::Forbidden { verb: "get", what: "pods".into(), reason: "RBAC".into() };
+                matches!(question, Question::Pod(_)).then(forbidden)
+            });
+            sleep(Duration::from_secs(240)).await;
+            reaper.only_ends_since(before);
+            assert!(reaper.metrics.ready(Duration::from_secs(60)).is_err());
+        })
+        .await;
 }
 
 /// A finished pod of a StatefulSet that no pass has seen: its controller is noted before its lease ends.

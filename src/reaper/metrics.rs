@@ -28,7 +28,7 @@ use crate::{
 /// How a pass ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Passed {
-    /// All of it was done.
+    /// It came to its end.
     Done,
     /// A brake stopped it, or part of it.
     Braked,
@@ -222,7 +222,7 @@ impl Metrics {
             None => Passed::Done,
         };
         figures.passes[ended as usize] += 1;
-        if ended == Passed::Done {
+        if ended == Passed::Done && !report.undone {
             figures.last_success = Some(now);
             figures.success = Some(Instant::now());
         }

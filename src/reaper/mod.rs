@@ -218,6 +218,9 @@ pub struct Report {
     pub forgotten: usize,
     /// What failed, and did not end the pass.
     pub troubles: Vec<String>,
+    /// What was to be ended or noted waits for the next pass: its live question was not answered, or the store did not
+    /// take it.
+    pub undone: bool,
     /// Annotations of living pods that their leases do not follow; not all, if they are many.
     pub ignored: Vec<Ignored>,
     /// Somebody [stopped](Stop) it, and it left something undone.

@@ -156,6 +156,7 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
         mended: Mended::default(),
         forgotten: 0,
         troubles,
+        undone: false,
         ignored,
         stopped: None,
         due: None,
@@ -498,12 +499,16 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
                     *report.kept.entry(label).or_default() += 1;
                 }
                 Fate::Kept(label) | Fate::Noted(label) => *report.kept.entry(label).or_default() += 1,
-                Fate::Failed(why) => report.troubles.push(format!("{}: {why}", judged.id)),
+                Fate::Failed(why) => {
+                    report.undone = true;
+                    report.troubles.push(format!("{}: {why}", judged.id));
+                }
                 Fate::GivenBack | Fate::Candidate | Fate::Changed => {}
             }
             report.judged.push(judged);
         }
         // A pass that could not ask again has not done its work, and says so not only in a table.
+        report.undone |= !unanswered.is_empty();
         report.troubles.extend(in_short(unanswered));
         report.judged.sort_by(|a, b| a.id.cmp(&b.id));
         Stopped { done: done.into_inner(), all }
