@@ -243,6 +243,7 @@ impl Metrics {
         figures.passes[ended as usize] += 1;
         figures.candidates = None;
         figures.kept.clear();
+        figures.braked.clear();
     }
 
     /// The pools, as they were counted.
@@ -477,6 +478,15 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
+    }
+
+    #[test]
+    fn a_pass_that_fails_leaves_no_brake_of_the_one_before() {
+        let metrics = Metrics::new();
+        metrics.figures().braked = vec!["nodes_silent"];
+        metrics.failed();
+        let line = "leasehold_reap_brakes{brake=\"nodes_silent\"} 0";
+        assert!(metrics.text().lines().any(|found| found == line), "{}", metrics.text());
     }
 
     #[test]
