@@ -275,7 +275,7 @@ fn the_reaper_may_do_what_it_does_and_nothing_else() {
 }
 
 /// The metrics that there are; alerts and dashboard name no others.
-pub(crate) const METRICS: [&str; 14] = [
+pub(crate) const METRICS: [&str; 15] = [
     "leasehold_pool_addresses",
     "leasehold_reap_brakes",
     "leasehold_reap_candidates",
@@ -285,6 +285,7 @@ pub(crate) const METRICS: [&str; 14] = [
     "leasehold_reap_last_success_timestamp_seconds",
     "leasehold_reap_pass_duration_seconds",
     "leasehold_reap_passes_total",
+    "leasehold_reap_troubles",
     "leasehold_store_alarms",
     "leasehold_store_quota_bytes",
     "leasehold_store_request_duration_seconds",
@@ -316,6 +317,7 @@ fn alerts_and_dashboard_name_metrics_that_there_are() {
         "PoolFull",
         "NoReap",
         "ReapBrake",
+        "ReapTroubles",
         "Doubtful",
         "HalfPairs",
         "StoreNearQuota",

@@ -247,6 +247,7 @@ impl Metrics {
         figures.candidates = None;
         figures.kept.clear();
         figures.braked.clear();
+        figures.troubles = None;
     }
 
     /// The pools, as they were counted.
@@ -484,12 +485,15 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_that_fails_leaves_no_brake_of_the_one_before() {
+    fn a_pass_that_fails_leaves_no_brake_and_no_trouble_of_the_one_before() {
         let metrics = Metrics::new();
         metrics.figures().braked = vec!["nodes_silent"];
+        metrics.figures().troubles = Some(3);
         metrics.failed();
+        let text = metrics.text();
         let line = "leasehold_reap_brakes{brake=\"nodes_silent\"} 0";
-        assert!(metrics.text().lines().any(|found| found == line), "{}", metrics.text());
+        assert!(text.lines().any(|found| found == line), "{text}");
+        assert!(!text.contains("leasehold_reap_troubles"), "{text}");
     }
 
     #[test]
