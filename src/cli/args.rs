@@ -24,7 +24,8 @@ fn name<T, E: std::fmt::Display>(
     version,
     about,
     propagate_version = false,
-    after_help = "Exit status: 0 done; 1 failed; 2 wrong usage; 3 done, and there is something to look at;\n4 refused, and the hint says what it needs: --force, or which cluster or domain is meant;\n5 no such pool or lease.\n\nCalled by a container runtime (CNI_COMMAND is set) it is a CNI IPAM plugin: `ipam: {\"type\": \"leasehold\"}`."
+    term_width = 120,
+    after_help = "Exit status: 0 done; 1 failed; 2 wrong usage; 3 done, and there is something to look at;\n4 refused, and the hint says what it needs: --force, or which cluster or domain is meant;\n5 what is named is not there: a pool, lease, cluster, domain or network.\n\nCalled by a container runtime (CNI_COMMAND is set) it is a CNI IPAM plugin: `ipam: {\"type\": \"leasehold\"}`."
 )]
 pub(crate) struct Cli {
     /// What every command takes.
@@ -297,7 +298,7 @@ pub(crate) struct Create {
     #[arg(long = "only-node", value_name = "PATTERN")]
     pub(crate) nodes: Vec<String>,
     /// Lower first, between pools that serve a pod equally closely [default: 100]
-    #[arg(long)]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub(crate) priority: Option<u32>,
     /// Name servers (repeatable)
     #[arg(long = "nameserver", value_name = "ADDRESS")]
@@ -497,7 +498,7 @@ pub(crate) struct Reap {
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = parse_duration)]
     pub(crate) owner_after: Duration,
     /// More leases than that without a pod, on nodes that live, are kept [default: 20, and 10 % of the bound ones]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub(crate) max_orphans: Option<usize>,
     /// Kinds whose pods come back under their names, besides the host file's (repeatable), as Kind.group
     #[arg(long = "sticky-kind", value_name = "KIND", value_parser = sticky_kind)]

@@ -1,9 +1,12 @@
 //! Which of `-n`, `--cluster` and `--domain` a command takes. One that a command does not take is refused: a person who
 //! narrows a command must not have it work on all. The help of every command says so, by the same table.
 
-use std::ffi::OsString;
+use std::{collections::BTreeMap, ffi::OsString};
 
-use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
+use clap::{
+    ArgMatches, CommandFactory as _, FromArgMatches as _,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use super::{
     Failure,
@@ -104,8 +107,43 @@ impl Row {
 pub(crate) fn parse(
     arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
 ) -> Result<(Cli, &'static Row), clap::Error> {
-    let matches = told(Cli::command(), "").try_get_matches_from(arguments)?;
+    let mut command = told(Cli::command(), "");
+    let matches = command.try_get_matches_from_mut(arguments).map_err(|error| elsewhere(error, &command))?;
     Ok((Cli::from_arg_matches(&matches)?, of(&matches)))
+}
+
+/// A flag that another command takes is no slip of the pen: it is said which does.
+fn elsewhere(mut error: clap::Error, command: &clap::Command) -> clap::Error {
+    let unknown = error.kind() == ErrorKind::UnknownArgument;
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg).filter(|_| unknown) else {
+        return error;
+    };
+    let takes = |command: &clap::Command| {
+        command.get_arguments().any(|arg| arg.get_long().is_some_and(|long| *flag == format!("--{long}")))
+    };
+    let takers: Vec<String> =
+        leaves(command).into_iter().filter(|(_, leaf)| takes(leaf)).map(|leaf| leaf.0).collect();
+    if !takers.is_empty() {
+        let takers: Vec<&str> = takers.iter().map(String::as_str).collect();
+        let tip = format!("{flag} is for {}", words::and(&takers)).into();
+        error.remove(ContextKind::SuggestedArg);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
+    error
+}
+
+/// The commands that somebody can run.
+fn leaves(command: &clap::Command) -> BTreeMap<String, &clap::Command> {
+    let mut out = BTreeMap::new();
+    for sub in command.get_subcommands() {
+        let name = sub.get_name();
+        if sub.has_subcommands() {
+            out.extend(leaves(sub).into_iter().map(|(path, leaf)| (format!("{name} {path}"), leaf)));
+        } else {
+            out.insert(name.to_owned(), sub);
+        }
+    }
+    out
 }
 
 /// The help of every command says what narrows it.
@@ -168,7 +206,7 @@ pub(crate) fn within(only: Option<&Namespace>, named: Option<&Namespace>, text: 
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeSet;
 
     use super::*;
 
@@ -254,31 +292,14 @@ mod tests {
         }
     }
 
-    /// The commands that somebody can run.
-    fn leaves(command: &clap::Command, path: &str, out: &mut BTreeMap<String, clap::Command>) {
-        for sub in command.get_subcommands() {
-            let path = format!("{path} {}", sub.get_name()).trim().to_owned();
-            if sub.has_subcommands() {
-                leaves(sub, &path, out);
-            } else {
-                out.insert(path, sub.clone());
-            }
-        }
-    }
-
-    fn all() -> BTreeMap<String, clap::Command> {
-        let mut all = BTreeMap::new();
-        leaves(&told(Cli::command(), ""), "", &mut all);
-        all
-    }
-
     fn plain(command: &str) -> &str {
         command.split(" --").next().unwrap()
     }
 
     #[test]
     fn the_tables_have_every_command_and_no_other() {
-        let (commands, readme) = (all(), readme());
+        let whole = told(Cli::command(), "");
+        let (commands, readme) = (leaves(&whole), readme());
         let of_table: BTreeSet<&str> = TABLE.iter().map(|row| plain(row.command)).collect();
         assert_eq!(of_table, commands.keys().map(String::as_str).collect());
         let tried: BTreeSet<&str> = LINES.iter().map(|line| parsed(&format!("leasehold {line}")).0).collect();
@@ -293,7 +314,8 @@ mod tests {
 
     #[test]
     fn every_help_says_what_narrows_the_command() {
-        let commands = all();
+        let whole = told(Cli::command(), "");
+        let commands = leaves(&whole);
         let help = |path: &str| commands[path].get_after_help().unwrap().to_string();
         for row in TABLE {
             assert!(help(plain(row.command)).contains(&row.sentences()), "{}", row.command);
@@ -308,6 +330,21 @@ mod tests {
             ),
         ] {
             assert!(help(path).ends_with(end), "{}", help(path));
+        }
+    }
+
+    #[test]
+    fn a_flag_of_another_command_is_told_whose_it_is() {
+        for (line, tip) in [
+            ("pool list --node n1", Some("--node is for explain, install and lease list")),
+            ("reap --pool a", Some("--pool is for lease list")),
+            ("lease show 10.0.0.1 --repair", Some("--repair is for check")),
+            ("pool list --nonsense", None),
+        ] {
+            let error = parse(format!("leasehold {line}").split(' ')).map(|_| ()).unwrap_err().to_string();
+            let tips: Vec<&str> =
+                error.lines().filter_map(|line| line.trim().strip_prefix("tip: ")).collect();
+            assert_eq!(tips, tip.into_iter().collect::<Vec<_>>(), "{error}");
         }
     }
 }
