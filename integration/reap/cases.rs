@@ -144,13 +144,15 @@ fn address_of(scene: &Scene, pod: &str) -> Key {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_cannot_be_read_is_something_to_look_at() {
+async fn a_lease_or_a_pool_that_cannot_be_read_is_something_to_look_at() {
     let scene = Scene::new();
     scene.runs("shop/a-x7k2p", "A", "n1").await;
     assert!(!scene.pass().await.needs_a_look());
     scene.store().put(&leasehold::store::keys::lease(&crate::ops::world::id("shop/b-x7k2p")), "?");
+    scene.store().put(&Key::new("v1/pools/bad"), "?");
     let report = scene.pass_over_a_spoiled_store(Options::default()).await.unwrap();
-    assert_eq!(report.unreadable.len(), 1);
+    let unread: Vec<&str> = report.unread().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(unread, ["v1/leases/prod/shop/b-x7k2p/lan/eth0", "v1/pools/bad"]);
     assert!(report.needs_a_look());
 }
 

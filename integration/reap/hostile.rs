@@ -172,6 +172,12 @@ async fn an_unregistered_cluster_is_refused_by_name() {
     scene.api.state().asked.clear();
     let error = scene.try_pass(Options::default()).await.unwrap_err();
     assert_eq!(error.to_string(), "cluster prod is not registered (registered: none)");
+    scene.store().put(&leasehold::store::keys::cluster(&ClusterName::new("prod").unwrap()), "?");
+    let error = scene.pass_over_a_spoiled_store(Options::default()).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "record v1/clusters/prod cannot be read: expected value at line 1 column 1"
+    );
     assert!(scene.api.state().asked.is_empty());
     lives(&scene);
 }

@@ -30,7 +30,7 @@ use super::{
     shorten, warn,
 };
 use crate::{
-    admin::check,
+    admin::{self, check},
     domain::{
         lease::Holder,
         names::{ClusterName, Namespace},
@@ -135,7 +135,10 @@ async fn once<C: Clock, L: Log>(
                     say(&format!("stopped by {} before anything was given back", by()));
                     Ok(End::Look)
                 }
-                error @ (PassError::Store(_) | PassError::Api(_) | PassError::Unregistered(_)) => {
+                error @ (PassError::Store(_)
+                | PassError::Api(_)
+                | PassError::Unregistered(_)
+                | PassError::Record(_)) => {
                     metrics.failed();
                     Err(failure(error))
                 }
@@ -402,6 +405,7 @@ pub(crate) fn sticky_kinds(site: &Site, more: &[String]) -> Vec<String> {
 fn failure(error: PassError) -> Failure {
     let hint = match &error {
         PassError::Store(error) => return error.clone().into(),
+        PassError::Record(error) => return admin::Error::from(error.clone()).into(),
         PassError::Stopped => "the next pass begins anew".into(),
         PassError::Api(_) => "nothing was given back; the next pass begins anew".into(),
         PassError::Unregistered(unknown) => register(unknown),

@@ -54,7 +54,7 @@ use crate::{
         reap::{Brake, Policy, Row},
     },
     pods::ApiError,
-    store::{Revision, StoreError},
+    store::{Revision, StoreError, record::RecordError},
 };
 
 /// What a pass stands on.
@@ -116,6 +116,9 @@ pub enum PassError {
     /// The cluster.
     #[error(transparent)]
     Unregistered(#[from] Unregistered),
+    /// The cluster's record cannot be used: nobody knows whose API it should be.
+    #[error(transparent)]
+    Record(#[from] RecordError),
 }
 
 /// The cluster's name is not in the store.
@@ -206,7 +209,7 @@ pub struct Report {
     pub candidates: usize,
     /// How many are kept, by reason.
     pub kept: BTreeMap<&'static str, usize>,
-    /// Records of leases that cannot be read: key and why. Of others, what mended tells.
+    /// Records of leases and pools that cannot be read: key and why. Of others, what mended tells.
     pub unreadable: Vec<(String, String)>,
     /// The leases worth a line, or all.
     pub judged: Vec<Judged>,

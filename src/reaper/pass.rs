@@ -69,7 +69,7 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
     let counted = |count| progress(Step::Leases(count));
     let start = read::start(context.store, context.cluster, &counted);
     let start = stop.or(start).await.ok_or(PassError::Stopped)??;
-    let Some(registered) = start.cluster.clone() else {
+    let Some(registered) = start.cluster.clone().transpose()? else {
         return Err(Unregistered { cluster: context.cluster.clone(), known: start.known }.into());
     };
     let found = stop.or(context.api.identity()).await.ok_or(PassError::Stopped)??;

@@ -25,10 +25,10 @@ pub(super) struct Start {
     /// The revision.
     pub(super) revision: Revision,
     /// Who the store says that the cluster is; `None`: nobody registered it.
-    pub(super) cluster: Option<Uid>,
+    pub(super) cluster: Option<Result<Uid, RecordError>>,
     /// Its leases, in the order of their keys.
     pub(super) leases: Vec<(Lease, Revision)>,
-    /// Records among them that cannot be read: key and why.
+    /// Records of leases and pools that cannot be read: key and why.
     pub(super) unreadable: Vec<(String, String)>,
     /// The pools; why, where one cannot be read.
     pub(super) pools: HashMap<PoolName, Result<Pool, String>>,
@@ -80,7 +80,7 @@ async fn start_once<S: Store>(
         for entry in entries {
             let Some(name) = keys::parse_cluster(&entry.key) else { continue };
             if name == *cluster {
-                start.cluster = record::decode_cluster(entry).ok().map(|stored| stored.value.uid);
+                start.cluster = Some(record::decode_cluster(entry).map(|stored| stored.value.uid));
             }
             start.known.insert(name);
         }
@@ -89,7 +89,11 @@ async fn start_once<S: Store>(
     pages(store, &keys::pools(), Some(first), |entries| {
         for entry in entries {
             let Some(name) = keys::parse_pool(&entry.key) else { continue };
-            start.pools.insert(name, record::decode_pool(entry).map(|stored| stored.value).map_err(reason));
+            let pool = record::decode_pool(entry).map(|stored| stored.value).map_err(reason);
+            if let Err(why) = &pool {
+                start.unreadable.push((entry.key.to_string(), why.clone()));
+            }
+            start.pools.insert(name, pool);
         }
     })
     .await?;

@@ -36,7 +36,10 @@ use crate::{
         names::{ClusterName, DomainName, IfName, Namespace, NetworkName, Uid},
     },
     pods::{ApiError, Cluster},
-    store::{Read, Revision, Store, StoreError, Txn, changes, keys, record},
+    store::{
+        Read, Revision, Store, StoreError, Txn, changes, keys,
+        record::{self, RecordError},
+    },
 };
 
 /// Requests in flight, as in a pass.
@@ -224,6 +227,11 @@ impl Report {
 /// Is it the cluster whose leases these are? A wrong one would have all its pods adopted.
 async fn identify<K: Cluster>(api: &K, contents: &Contents, cluster: &ClusterName) -> Result<(), AdoptError> {
     let Some((_, registered)) = contents.clusters.iter().find(|(name, _)| name == cluster) else {
+        let key = keys::cluster(cluster).to_string();
+        if let Some(record) = contents.everything.unreadable.iter().find(|record| record.key == key) {
+            let reason = record.reason.clone();
+            return Err(admin::Error::from(RecordError::Invalid { key, reason }).into());
+        }
         let known = contents.clusters.iter().map(|(name, _)| name.clone()).collect();
         return Err(Unregistered { cluster: cluster.clone(), known }.into());
     };
