@@ -231,7 +231,7 @@ fn b013_check_shows_and_mends_half_pairs() {
     assert_eq!(
         seen.stdout(),
         "SEVERITY   REPAIR       NOTE\n\
-         error      by hand      v1/leases/prod-a/shop/db-6/lan100/eth0 cannot be read (expected value at line 1 column 1); it is never handed out and never deleted: put it right with etcdctl, or delete it, and `leasehold check --repair` writes it again from its address\n\
+         error      by hand      v1/leases/prod-a/shop/db-6/lan100/eth0 cannot be read (expected value at line 1 column 1); it is never handed out and never deleted: put it right with etcdctl, or delete it, and `leasehold check --repair` writes it again if its address names it\n\
          error      repairable   10.0.0.3 is held by the lease of shop/db-3 eth0 on lan100, which is not there; `leasehold check --repair` writes the lease again, which then ends as any other\n\
          error      repairable   the lease of shop/db-4 eth0 on lan100 lists 10.0.0.4, which nobody holds, so another pod could get it; `leasehold check --repair` takes it for this lease\n"
     );
@@ -266,7 +266,7 @@ fn what_check_says_of_a_key_that_cannot_be_read_puts_it_right() {
         cli(&host, "check --repair").success();
         assert_eq!(keys(), all, "{key}");
     }
-    assert!(told[0].contains(", who holds 10.0.0."), "{told:?}");
+    assert!(told[0].contains(", which says who holds 10.0.0."), "{told:?}");
     for line in told {
         assert!(
             line.contains("; it is never ") && line.contains("`leasehold check --repair` writes it again"),

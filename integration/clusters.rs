@@ -184,6 +184,129 @@ fn what_narrows_a_command_is_followed_or_refused() {
 }
 
 #[test]
+fn what_is_named_and_not_there_is_told_with_the_nearest() {
+    require!(Part::Etcd(Version::V34));
+    let two = Two::start();
+    let no_cluster = "error: no cluster prd-a is registered\nhint: did you mean prod-a? `leasehold cluster list` shows all\n";
+    let no_domain = "error: no pool is of domain defualt\nhint: did you mean default? `leasehold pool list -o wide` shows all\n";
+    let no_network =
+        "error: no pool is for network lan10\nhint: did you mean lan100? `leasehold pool list` shows all\n";
+    for (line, stderr) in [
+        ("lease list --cluster prd-a", no_cluster),
+        ("pool list --cluster prd-a", no_cluster),
+        ("cluster delete prd-a", no_cluster),
+        ("lease list --domain defualt", no_domain),
+        ("pool list --domain defualt", no_domain),
+        ("adopt --domain defualt", no_domain),
+        ("check --against-pods --domain defualt", no_domain),
+        ("lease list --network lan10", no_network),
+        ("adopt --network lan10", no_network),
+        ("check --against-pods --network lan10", no_network),
+        (
+            "pool list --cluster elsewhere",
+            "error: no cluster elsewhere is registered\nhint: `leasehold cluster list` shows those that there are\n",
+        ),
+    ] {
+        two.refuses(&cli(&two.a, line), 5, stderr);
+    }
+    for line in
+        ["lease list --cluster prod-a --state declined", "pool list --cluster prod-b", "lease list -n nobody"]
+    {
+        cli(&two.a, line).success();
+    }
+    // What is there has a name, whoever knows it.
+    cli(&two.a, "cluster delete prod-b --force").success();
+    assert_eq!(cli(&two.a, "lease list --cluster prod-b --no-headers").success().lines().count(), 3);
+
+    let made = Cli::new(&two.a)
+        .line("pool create b --network n --subnet 10.9.0.0/24 --serves a/* --only-cluster prod-a --only-cluster prd-a --dry-run")
+        .run();
+    let unknown =
+        "cluster prd-a (did you mean prod-a?) is not registered: none of its pods gets an address\n";
+    assert_eq!(made.stderr(), format!("warning: pool b: {unknown}"));
+    let reserved = cli(&two.a, "lease reserve shop/cache-0 --address 10.0.0.11 --cluster prd-a --dry-run");
+    assert_eq!((reserved.code(), reserved.stderr()), (Some(0), format!("warning: {unknown}").as_str()));
+    let explained = cli(&two.a, "explain shop/cache-0 --cluster prd-a");
+    assert!(
+        explained.stdout().contains("if prod-a is meant, say so: --cluster prod-a\n"),
+        "{}",
+        explained.stdout()
+    );
+
+    // Nothing is thawed for a cluster that is not there.
+    cli(&two.a, "freeze").success();
+    let frozen = two.etcd.dump("/leasehold/");
+    two.refuses(&cli(&two.a, "thaw --cluster prd-a"), 5, no_cluster);
+    assert_eq!(two.etcd.dump("/leasehold/"), frozen);
+    cli(&two.a, "thaw --cluster prod-a").success();
+}
+
+#[test]
+fn an_error_says_what_was_asked_for() {
+    require!(Part::Etcd(Version::V34));
+    let two = Two::start();
+    let (away, runs) = (two.address("prod-a", "shop/db-1"), two.address("prod-a", "shop/db-0"));
+    let before = two.etcd.dump("/leasehold/");
+    let all =
+        "hint: `leasehold lease list -A` shows all; `leasehold explain NS/POD` says what the pod would get\n";
+    let help = "hint: `leasehold COMMAND --help` shows examples\n";
+    for (line, code, error, hint) in [
+        ("lease show shop/db-1 --domain other", 5, "shop/db-1 has no lease in domain other", all),
+        ("lease release shop/db-1 --network lan10", 5, "shop/db-1 has no lease on network lan10", all),
+        (
+            "lease move shop/db-1 shop/db-3 --network lan10 -n shop",
+            5,
+            "shop/db-1 has no lease in namespace shop, on network lan10",
+            all,
+        ),
+        (
+            "lease move shop/db-1 shop/db-1",
+            1,
+            "shop/db-1 is moved to itself",
+            "hint: name another pod to get its lease\n",
+        ),
+        ("lease list --workload shop/db -n lab", 2, "shop/db is not in namespace lab, which -n names", help),
+        ("freeze --reason ''", 2, "--reason is empty: every pod that gets no address is told it", help),
+        ("reap --watch --interval 1s", 2, "--interval must be at least 5s", help),
+        (
+            "lease release --workload shop/db",
+            4,
+            &format!("shop/db-0 uses {runs} on node n1; nothing was released"),
+            "hint: delete the pod, and its lease ends with it; --force releases the address of a pod that may still answer on it\n",
+        ),
+        (
+            "lease reserve shop/x-1 --address 10.0.1.9 --domain other",
+            1,
+            "10.0.1.9 is in the subnet of no pool of domain other",
+            "hint: for a device that is no pod: `leasehold lease reserve ADDRESS --reason TEXT`\n",
+        ),
+    ] {
+        let words = line.split(' ').map(|word| if word == "''" { "" } else { word });
+        let refused = Cli::new(&two.a).args(words).run();
+        two.refuses(&refused, code, &format!("error: {error}\n{hint}"));
+    }
+    let dry = cli(&two.a, "freeze --dry-run");
+    assert_eq!((dry.success(), dry.stderr()), ("store frozen (dry run)\n", ""));
+    assert_eq!(two.etcd.dump("/leasehold/"), before);
+    let last: u8 = away.rsplit('.').next().unwrap().parse().unwrap();
+    two.etcd.put(&format!("/leasehold/v1/addresses/default/4/0a0000{last:02x}"), "?");
+    let taken = cli(&two.a, &format!("lease reserve shop/db-7 --address {away}"));
+    assert!(
+        taken.stderr().ends_with("\nhint: `leasehold check` says how to put it right\n"),
+        "{}",
+        taken.stderr()
+    );
+    let gateway = "pool create g --network n --subnet 10.0.0.0/22 --serves */* --range 10.0.2.1-10.0.2.9 --gateway 10.0.0.5";
+    let flags = cli(&two.a, gateway);
+    assert_eq!(flags.code(), Some(2));
+    assert!(
+        flags.stderr().ends_with("\nhint: correct the flags; nothing was changed\n"),
+        "{}",
+        flags.stderr()
+    );
+}
+
+#[test]
 fn an_address_of_two_domains_is_released_in_the_one_that_is_meant() {
     require!(Part::Etcd(Version::V34));
     let two = Two::start();

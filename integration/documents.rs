@@ -555,7 +555,7 @@ fn roles_are_what_is_needed(version: Version) {
     let now = run(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]), b"");
     record["lastReap"] = json!(now.success().trim());
     etcd.put(key, &record.to_string());
-    for line in ["doctor", "flush"] {
+    for line in ["doctor", "flush", "lease list --cluster prod-a --network nowhere"] {
         let finished = Cli::new(&node).line(line).run();
         assert_eq!(finished.code(), Some(0), "{line}: {}{}", finished.stdout(), finished.stderr());
     }

@@ -1,10 +1,11 @@
 //! Registered clusters, and the freezing of a store.
 
-use super::{Error, Sent, read::one, read::read_spans, send, tally};
+use super::{Error, Sent, known::no_such_cluster, read::one, read::read_spans, send, tally};
 use crate::{
     domain::{
         lease::Timestamp,
         names::{ClusterName, StoreId, Uid},
+        words,
     },
     store::{
         Compare, Entry, Read, Revision, Store, Txn, Write, keys,
@@ -115,20 +116,17 @@ pub async fn add<S: Store>(
 ///
 /// # Errors
 /// [`Error::Refused`] while it has leases, unless forced; [`Error::Missing`].
-pub async fn delete<S: Store>(store: &S, name: &ClusterName, force: bool, dry: bool) -> Result<u64, Error> {
+pub async fn delete<S: Store>(store: &S, name: &ClusterName, force: bool, dry: bool) -> Result<usize, Error> {
     let key = keys::cluster(name);
     let reads = [Read::Get(key.clone()), Read::Count(keys::leases_of(name))];
     let snapshot = store.read(&reads, None).await?;
     let Some(entry) = snapshot.entry(0) else {
-        return Err(Error::missing(
-            format!("no cluster {name} is registered"),
-            "`leasehold cluster list` shows those that are",
-        ));
+        return Err(no_such_cluster(name, &names(store).await?.into_iter().collect()));
     };
-    let leases = snapshot.count(1);
+    let leases = usize::try_from(snapshot.count(1)).unwrap_or(usize::MAX);
     if leases > 0 && !force {
         return Err(Error::refused(
-            format!("cluster {name} has {leases} leases"),
+            format!("cluster {name} has {}", words::count(leases, "lease")),
             "release them first; with --force they stay, and nothing can be leased in this cluster",
         ));
     }

@@ -6,7 +6,8 @@ use super::{Error, Scope, clusters, leases, leases::Row, pools, pools::Counts, r
 use crate::{
     domain::{
         lease::{Holder, Lease, State, Timestamp},
-        names::{NetworkName, NodeName, PoolName, WorkloadName},
+        names::{ClusterName, NetworkName, NodeName, PoolName, WorkloadName},
+        nearest::nearest,
         pool::{Networks, Pool, Serve},
         select::{self, Caller, Unusable},
     },
@@ -216,6 +217,9 @@ async fn answer<S: Store>(
     let snapshot = store.read(&[Read::Get(keys::cluster(&caller.cluster))], None).await?;
     if snapshot.entry(0).is_none() {
         out.answer = format!("none: cluster {} is not registered (error 7 to the pod)", caller.cluster);
+        let known = clusters::names(store).await?;
+        let near = nearest(caller.cluster.as_str(), known.iter().map(ClusterName::as_str));
+        out.todo.extend(near.map(|near| format!("if {near} is meant, say so: --cluster {near}")));
         out.todo.push(format!("leasehold cluster add {} --uid UID", caller.cluster));
         return Ok(());
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Error, Scope, Sent, clusters,
+    Error, Scope, Sent, clusters, known,
     pools::no_such_pool,
     read,
     read::{read_each, read_spans},
@@ -225,7 +225,7 @@ struct Listed {
 /// The addresses that somebody has, sorted, at one revision.
 ///
 /// # Errors
-/// [`Error::Store`]; [`Error::Missing`] if nothing is of the pool that is asked for, and there is no such pool.
+/// [`Error::Store`]; [`Error::Missing`] if there is nothing, and no such pool, cluster, domain or network is known.
 pub async fn list<S: Store>(
     store: &S,
     scope: &Scope,
@@ -292,6 +292,10 @@ pub async fn list<S: Store>(
         if !known.contains(pool) {
             return Err(no_such_pool(pool, known.iter().map(PoolName::as_str)));
         }
+    }
+    // Nor must a cluster be registered that has leases.
+    if rows.is_empty() && (scope.cluster.is_some() || scope.domain.is_some() || filter.network.is_some()) {
+        known::check(store, scope, filter.network.as_ref()).await?;
     }
     rows.sort_by(Row::compare);
     Ok((revision, rows))
@@ -549,16 +553,22 @@ pub async fn show<S: Store>(
     }));
     rows.extend(found.unreadable.into_iter().map(invalid));
     if rows.is_empty() {
-        return Err(nothing(target, scope, &found.domains));
+        return Err(nothing(target, scope, None, &found.domains));
     }
     rows.sort_by(Row::compare);
     Ok((found.revision, rows))
 }
 
-fn nothing(target: &Target, scope: &Scope, domains: &BTreeSet<DomainName>) -> Error {
-    let within = scope.words();
+fn nothing(
+    target: &Target,
+    scope: &Scope,
+    network: Option<&NetworkName>,
+    domains: &BTreeSet<DomainName>,
+) -> Error {
     match target {
         Target::Address(address) => {
+            // In which domain is said anyway.
+            let within = Scope { domain: None, ..scope.clone() }.words(network);
             let names: Vec<&str> = domains.iter().map(DomainName::as_str).collect();
             Error::missing(
                 format!("nobody{within} has {address} (domains looked in: {})", names.join(", ")),
@@ -566,7 +576,7 @@ fn nothing(target: &Target, scope: &Scope, domains: &BTreeSet<DomainName>) -> Er
             )
         }
         Target::Holder(_) | Target::Workload(..) => Error::missing(
-            format!("{target} has no lease{within}"),
+            format!("{target} has no lease{}", scope.words(network)),
             "`leasehold lease list -A` shows all; `leasehold explain NS/POD` says what the pod would get",
         ),
     }
@@ -834,16 +844,17 @@ pub async fn release<S: Store>(
     if let (true, Some(record)) = (found.leases.is_empty(), found.unreadable.first()) {
         return Err(Error::wrong(
             format!("record {} cannot be read: {}", record.key, record.reason),
-            "nothing that cannot be read is deleted, also not with --force; put it right with etcdctl",
+            "nothing that cannot be read is deleted, also not with --force; `leasehold check` says how to put it right",
         ));
     }
     if found.leases.is_empty() && found.devices.is_empty() {
-        return Err(nothing(target, scope, &found.domains));
+        return Err(nothing(target, scope, network, &found.domains));
     }
     if let (Some(bound), false) = (found.leases.iter().find(|s| s.value.bound().is_some()), force) {
         let node = bound.value.bound().map_or_else(String::new, |stamp| format!(" on node {}", stamp.node));
+        let none = if found.leases.len() > 1 { "; nothing was released" } else { "" };
         return Err(Error::refused(
-            format!("{} uses {}{node}", bound.value.id.holder, texts(&bound.value)),
+            format!("{} uses {}{node}{none}", bound.value.id.holder, texts(&bound.value)),
             "delete the pod, and its lease ends with it; --force releases the address of a pod that may still answer on it",
         ));
     }
@@ -943,11 +954,14 @@ pub async fn move_leases<S: Store>(
     now: Timestamp,
     dry: bool,
 ) -> Result<Vec<Moved>, Error> {
+    if from == to {
+        return Err(Error::wrong(format!("{from} is moved to itself"), "name another pod to get its lease"));
+    }
     let target = Target::Holder(from.clone());
     let mut found = find(store, scope, &target).await?;
     found.settle(scope, &target, network)?;
     let Some(first) = found.leases.first() else {
-        return Err(nothing(&target, scope, &found.domains));
+        return Err(nothing(&target, scope, network, &found.domains));
     };
     let cluster = told_cluster(store, &first.value.id.cluster).await?;
     let index = serves_of(&found.pools);
@@ -1204,8 +1218,13 @@ impl<S: Store> Desk<'_, S> {
         }
         let snapshot = self.store.read(&reads, None).await?;
         let unregistered = snapshot.entry(1).is_none();
-        let warning = unregistered.then(|| format!("cluster {} is not registered", id.cluster));
-        let whom = told(&id, told_cluster(self.store, &id.cluster).await?.as_ref());
+        let names = clusters::names(self.store).await?;
+        let warning = unregistered.then(|| {
+            let near = known::did_you_mean(id.cluster.as_str(), names.iter().map(ClusterName::as_str));
+            format!("cluster {}{near} is not registered: none of its pods gets an address", id.cluster)
+        });
+        let several = names.iter().any(|name| *name != id.cluster);
+        let whom = told(&id, several.then_some(&id.cluster));
         let mut reserved = Reserved { whom, addresses: addresses.to_vec(), domain, marked: false, warning };
         if let Some(entry) = snapshot.entry(0) {
             let txn = mark(entry, &leased)?;
@@ -1285,7 +1304,9 @@ impl<S: Store> Desk<'_, S> {
         }
         best.map(|(_, _, _, stored)| stored).ok_or_else(|| {
             let why = if why_not.is_empty() {
-                format!("{address} is in the subnet of no pool")
+                let of = self.scope.domain.as_ref();
+                let of = of.map_or_else(String::new, |domain| format!(" of domain {domain}"));
+                format!("{address} is in the subnet of no pool{of}")
             } else {
                 format!("{holder} cannot have {address}: {}", why_not.join("; "))
             };
@@ -1313,19 +1334,24 @@ fn mark(entry: &Entry, leased: &[LeasedAddress]) -> Result<Txn, Error> {
 
 /// Why an address cannot be had that has this key.
 async fn taken<S: Store>(store: &S, address: IpAddr, entry: &Entry) -> Result<Error, StoreError> {
-    let whose = match record::decode_address(entry) {
+    let (whose, frees) = match record::decode_address(entry) {
         Ok(AddressHolder::Lease(id)) => {
             if store.read(&[Read::Get(keys::lease(&id))], None).await?.entry(0).is_none() {
                 return Ok(Error::refused(format!("{address} {}", orphaned(&id)), MENDS_ORPHAN));
             }
-            id.to_string()
+            (id.to_string(), "`lease release` or `lease move` frees it")
         }
-        Ok(AddressHolder::Device { reason, .. }) => format!("a device ({reason})"),
-        Err(error) => format!("a record that cannot be read ({error})"),
+        Ok(AddressHolder::Device { reason, .. }) => {
+            (format!("a device ({reason})"), "`lease release` frees it")
+        }
+        Err(error) => {
+            let why = format!("{address} is not free: {error}");
+            return Ok(Error::refused(why, "`leasehold check` says how to put it right"));
+        }
     };
     Ok(Error::refused(
         format!("{address} is held by {whose}"),
-        format!("`leasehold lease show {address}` tells more; `lease release` or `lease move` frees it"),
+        format!("`leasehold lease show {address}` tells more; {frees}"),
     ))
 }
 

@@ -13,6 +13,7 @@
 pub mod check;
 pub mod clusters;
 pub mod explain;
+pub mod known;
 pub mod leases;
 pub mod pools;
 pub mod read;
@@ -24,7 +25,7 @@ use thiserror::Error;
 use crate::{
     domain::{
         lease::Holder,
-        names::{ClusterName, DomainName, Namespace},
+        names::{ClusterName, DomainName, Namespace, NetworkName},
         pool::Fault,
     },
     ops::commit,
@@ -174,10 +175,12 @@ impl Scope {
     }
 
     /// Inside of what, in words that follow others: ` in cluster prod-a, in namespace shop`.
-    fn words(&self) -> String {
+    fn words(&self, network: Option<&NetworkName>) -> String {
         let cluster = self.cluster.as_ref().map(|name| format!(" in cluster {name}"));
         let namespace = self.namespace.as_ref().map(|name| format!(" in namespace {name}"));
-        [cluster, namespace].into_iter().flatten().collect::<Vec<_>>().join(",")
+        let domain = self.domain.as_ref().map(|name| format!(" in domain {name}"));
+        let network = network.map(|name| format!(" on network {name}"));
+        [cluster, namespace, domain, network].into_iter().flatten().collect::<Vec<_>>().join(",")
     }
 }
 

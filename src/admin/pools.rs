@@ -11,15 +11,17 @@ use std::{
 
 use serde_json::Value;
 
-use super::{DocumentFault, Error, Scope, Sent, leases, read, read::StoredPool, read::read_spans, send};
+use super::{
+    DocumentFault, Error, Scope, Sent, known, leases, read, read::StoredPool, read::read_spans, send,
+};
 use crate::{
     domain::{
         addr::{AddrRange, Family, number},
         audit::Place,
         lease::{Lease, LeaseId, Released, State, Timestamp},
-        names::{DomainName, PoolName},
-        nearest::nearest,
+        names::{ClusterName, DomainName, PoolName},
         pool::{Draft, Fault, Pool, Serve},
+        words,
     },
     store::{
         Entry, Read, Revision, Span, Store, Txn, changes, keys,
@@ -140,17 +142,20 @@ struct Seen {
     index: HashMap<PoolName, Vec<Serve>>,
     leases: Vec<Lease>,
     unread: usize,
+    clusters: BTreeSet<ClusterName>,
 }
 
 async fn look<S: Store>(store: &S) -> Result<Seen, Error> {
-    let (revision, found) = read_spans(store, &[keys::pools(), keys::serves(), keys::leases()]).await?;
+    let spans = [keys::pools(), keys::serves(), keys::leases(), keys::clusters()];
+    let (revision, found) = read_spans(store, &spans).await?;
     let mut index: HashMap<PoolName, Vec<Serve>> = HashMap::new();
     for (serve, pool) in found[1].iter().filter_map(|entry| keys::parse_serve(&entry.key)) {
         index.entry(pool).or_default().push(serve);
     }
     let leases: Vec<Lease> = found[2].iter().filter_map(|entry| read::lease(entry).ok()).collect();
     let unread = found[2].len() - leases.len();
-    Ok(Seen { revision, pools: read::stored_pools(&found[0]), index, leases, unread })
+    let clusters = found[3].iter().filter_map(|entry| keys::parse_cluster(&entry.key)).collect();
+    Ok(Seen { revision, pools: read::stored_pools(&found[0]), index, leases, unread, clusters })
 }
 
 /// How often a plan is made anew because somebody else changed a pool.
@@ -244,6 +249,7 @@ fn plan(state: &Seen, wanted: &[Wanted], rules: Rules) -> Result<Vec<Step>, Erro
         }
         let mut warnings = item.pool.warnings();
         warnings.extend(overlaps(&item.pool, &after));
+        warnings.extend(unregistered(&item.pool, &state.clusters));
         gateway_is_free(&item.pool, leases)?;
         let outside = leases
             .iter()
@@ -327,6 +333,16 @@ fn keeps_domain(name: &PoolName, after: &Pool, leases: &[(&LeaseId, Place)]) -> 
     Ok(())
 }
 
+/// Clusters that it is for, and that nobody registered: it may be made before them.
+fn unregistered(pool: &Pool, known: &BTreeSet<ClusterName>) -> Vec<String> {
+    let unknown = pool.clusters().iter().filter(|name| !known.contains(name));
+    let told = unknown.map(|name| {
+        let near = known::did_you_mean(name.as_str(), known.iter().map(ClusterName::as_str));
+        format!("cluster {name}{near} is not registered: none of its pods gets an address")
+    });
+    told.collect()
+}
+
 fn spans(pool: &Pool) -> Vec<Span> {
     pool.ranges().iter().map(|range| keys::addresses_of(pool.domain(), range.bounds())).collect()
 }
@@ -345,14 +361,23 @@ fn deletion(
             leases.iter().take(3).map(|(id, p)| format!("{} {}", p.address, id.holder)).collect();
         let more = if leases.len() > some.len() { ", …" } else { "" };
         return Err(Error::refused(
-            format!("pool {} has {} leases: {}{more}", gone.name, leases.len(), some.join(", ")),
+            format!(
+                "pool {} has {}: {}{more}",
+                gone.name,
+                words::count(leases.len(), "lease"),
+                some.join(", ")
+            ),
             "release them first; with --force they stay with their pods, which get another address at their next start",
         ));
     }
     if !force && state.unread > 0 {
         return Err(Error::refused(
-            format!("pool {}: {} leases cannot be read, and may be of it", gone.name, state.unread),
-            "`leasehold check` lists them",
+            format!(
+                "pool {}: {} cannot be read, and may be of it",
+                gone.name,
+                words::count(state.unread, "lease")
+            ),
+            "`leasehold check` says how to put them right; --force deletes the pool all the same",
         ));
     }
     let mut serves = state.index.get(&gone.name).cloned().unwrap_or_default();
@@ -545,11 +570,7 @@ pub async fn delete<S: Store>(
 
 /// There is no pool of this name; the nearest is named.
 pub(crate) fn no_such_pool<'a>(name: &PoolName, known: impl IntoIterator<Item = &'a str>) -> Error {
-    let hint = nearest(name.as_str(), known).map_or_else(
-        || "`leasehold pool list` shows those that there are".to_owned(),
-        |near| format!("did you mean {near}? `leasehold pool list` shows all"),
-    );
-    Error::missing(format!("no pool {name}"), hint)
+    known::missing(format!("no pool {name}"), name.as_str(), known, "`leasehold pool list`")
 }
 
 /// A pool's document, as it was written.
@@ -631,12 +652,15 @@ impl Counts {
 /// The pools, at one revision, by name.
 ///
 /// # Errors
-/// [`Error::Store`].
+/// [`Error::Store`]; [`Error::Missing`] if the cluster or the domain that is asked for is not known.
 pub async fn list<S: Store>(
     store: &S,
     scope: &Scope,
     now: Timestamp,
 ) -> Result<(Revision, Vec<PoolRow>), Error> {
+    if scope.cluster.is_some() || scope.domain.is_some() {
+        known::check(store, scope, None).await?;
+    }
     let spans = [keys::pools(), keys::leases(), keys::addresses(), keys::all_released()];
     let (revision, found) = read_spans(store, &spans).await?;
     let pools = read::stored_pools(&found[0]);

@@ -17,6 +17,7 @@ use super::{
     render::{self, Column, say, text},
 };
 use crate::{
+    admin::{Scope, known},
     domain::{names::NetworkName, words},
     reaper::adopt::{
         self, AdoptError, Adopted, Against, Difference, Fate, Report, Told, Trouble, Wanted, read_told,
@@ -40,6 +41,7 @@ pub(crate) async fn run(site: &Site, global: &Global, args: &Adopt) -> Ended {
         None => Vec::new(),
     };
     let cluster = reap::cluster(site, global)?;
+    are_known(site, args.network.as_ref()).await?;
     let api = connect::api(&args.api)?;
     let kinds = reap::sticky_kinds(site, &[]);
     let wanted = Wanted {
@@ -71,6 +73,12 @@ pub(crate) async fn run(site: &Site, global: &Global, args: &Adopt) -> Ended {
     Ok(if report.is_to_look_at() { End::Look } else { End::Done })
 }
 
+/// No pool of a mistyped domain or network has an address: nothing would be looked at, and nothing found.
+async fn are_known(site: &Site, network: Option<&NetworkName>) -> Result<(), Failure> {
+    let scope = Scope { domain: site.scope.domain.clone(), ..Scope::default() };
+    Ok(known::check(&site.store, &scope, network).await?)
+}
+
 /// The file of a person.
 fn told(path: &Path) -> Result<Vec<Told>, Failure> {
     let stdin = path == Path::new("-");
@@ -83,7 +91,7 @@ fn told(path: &Path) -> Result<Vec<Told>, Failure> {
     };
     let text = read.map_err(|error| Failure {
         text: format!("--from {name} cannot be read: {error}"),
-        hint: None,
+        hint: Some("--from takes a file, or - for standard input; nothing was adopted".into()),
         code: FAILED,
     })?;
     read_told(&text).map_err(|faults| Failure {
@@ -229,6 +237,7 @@ pub(crate) async fn against(
     api: &KubernetesArgs,
 ) -> Result<Against, Failure> {
     let cluster = reap::cluster(site, global)?;
+    are_known(site, network).await?;
     let api = connect::api(api)?;
     let kinds = reap::sticky_kinds(site, &[]);
     let wanted = Wanted {

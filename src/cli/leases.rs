@@ -115,7 +115,11 @@ fn filter(global: &Global, args: &LeaseList) -> Result<Filter, Failure> {
         None => None,
         Some(text) => {
             let (namespace, name) = match text.split_once('/') {
-                Some((namespace, name)) => (Some(named(Namespace::new(namespace))?), name),
+                Some((namespace, name)) => {
+                    let namespace = named(Namespace::new(namespace))?;
+                    filters::within(global.namespace.as_ref(), Some(&namespace), text)?;
+                    (Some(namespace), name)
+                }
                 None => (global.namespace.clone(), text.as_str()),
             };
             Some((namespace, named(WorkloadName::new(name))?))
@@ -208,7 +212,10 @@ fn page(row: &leases::Row, now: Timestamp) -> String {
     render::pairs(&[
         ("address", text(row.place.as_ref().map(ToString::to_string))),
         ("state", row.state.as_str().into()),
-        (if row.by.is_some() { "last pod" } else { "pod" }, text(row.holder().map(ToString::to_string))),
+        (
+            if row.by.is_some() && row.key.is_none() { "last pod" } else { "pod" },
+            text(row.holder().map(ToString::to_string)),
+        ),
         ("cluster", text(row.cluster().map(ToString::to_string))),
         ("network", text(lease.map(|lease| format!("{} {}", lease.id.network, lease.id.ifname)))),
         ("pool", text(row.pool.as_ref().map(ToString::to_string))),

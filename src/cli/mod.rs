@@ -7,7 +7,7 @@
 //! | 2 | wrong usage |
 //! | 3 | done, and there is something to look at |
 //! | 4 | refused, needs `--force`, or which cluster or domain is meant |
-//! | 5 | no such pool or lease |
+//! | 5 | what is named is not there: a pool, a lease, a cluster, a domain, a network |
 
 mod adopt;
 mod args;
@@ -34,7 +34,7 @@ use self::{
     render::{Column, Printed, say},
 };
 use crate::{
-    admin::{Error, check, clusters, explain, read::read_everything},
+    admin::{Error, check, clusters, explain, known, read::read_everything},
     domain::{
         audit::{Severity, audit},
         lease::Timestamp,
@@ -389,7 +389,8 @@ async fn cluster(site: &Site, global: &Global, command: &ClusterCommand) -> Ende
         ClusterCommand::Delete { name, force, write } => {
             let left = clusters::delete(&site.store, name, *force, write.dry_run).await?;
             if left > 0 {
-                say(&format!("warning: {left} leases of cluster {name} stay in the store"));
+                let left = words::count(left, "lease");
+                say(&format!("warning: of cluster {name} stays in the store: {left}"));
             }
             print(&format!("{}\n", dry(write.dry_run, &format!("cluster/{name} deleted"))))
         }
@@ -401,11 +402,17 @@ fn fresh_id() -> Result<StoreId, Failure> {
 }
 
 async fn freeze(site: &Site, args: &args::Freeze) -> Ended {
+    let why = args.reason.trim();
+    if why.is_empty() {
+        return Err(Failure::usage("--reason is empty: every pod that gets no address is told it"));
+    }
     let by = site.host.as_ref().map_or_else(host::hostname, |host| host.node.to_string());
-    let frozen = clusters::reason(args.reason.clone(), by, now());
+    let frozen = clusters::reason(why.to_owned(), by, now());
     match clusters::freeze(&site.store, &frozen, args.write.dry_run).await? {
         clusters::Freeze::Frozen => {
-            say("nothing new is leased until `leasehold thaw`; pods that have an address keep it");
+            if !args.write.dry_run {
+                say("nothing new is leased until `leasehold thaw`; pods that have an address keep it");
+            }
             print(&format!("{}\n", dry(args.write.dry_run, "store frozen")))
         }
         clusters::Freeze::Already(old) => {
@@ -418,6 +425,8 @@ async fn freeze(site: &Site, args: &args::Freeze) -> Ended {
 async fn thaw(site: &Site, global: &Global, args: &args::Thaw) -> Ended {
     let dry_run = args.write.dry_run;
     if clusters::frozen(&site.store).await?.is_some() {
+        // Who names a cluster wants its pods asked, and no other's.
+        known::check(&site.store, &site.scope, None).await?;
         say_dangers(site, global, args).await;
     }
     match clusters::thaw(&site.store, fresh_id()?, dry_run).await? {
@@ -499,7 +508,11 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
     if let Some(against) = &against {
         let pods = words::count(against.pods, "pod");
         say(&format!("{pods}, {} of their addresses leased to them", against.leased));
-        if against.compared == 0 {
+        if against.pods == 0 {
+            let within =
+                global.namespace.as_ref().map_or_else(String::new, |name| format!(" in namespace {name}"));
+            say(&format!("the API shows no pods{within}, so that none was compared"));
+        } else if against.compared == 0 {
             say(
                 "none of them shows an address of a pool, so that none was compared: look at their annotation k8s.v1.cni.cncf.io/network-status",
             );

@@ -40,7 +40,10 @@ pub(crate) async fn run(site: &Site, global: &Global, command: &PoolCommand) -> 
         PoolCommand::Create(args) => {
             let wanted = from_flags(args, global)?;
             let rules = Rules { only_new: true, dry: args.write.dry_run, ..Rules::default() };
-            let steps = pools::apply(&site.store, &[wanted], rules).await?;
+            let steps = match pools::apply(&site.store, &[wanted], rules).await {
+                Err(Error::Faults { faults }) => return Err(wrong_flags(faults)),
+                applied => applied?,
+            };
             report(global, &steps, args.write.dry_run, false)?;
             Ok(End::Done)
         }

@@ -62,8 +62,11 @@ const COLUMNS: &[Column] = &[
 
 pub(crate) async fn run(site: &Site, global: &Global, args: &Reap) -> Ended {
     let cluster = cluster(site, global)?;
-    let api = connect::api(&args.api)?;
     let policy = policy(site, args)?;
+    if args.watch {
+        can_watch(global, args)?;
+    }
+    let api = connect::api(&args.api)?;
     let metrics = Arc::new(Metrics::new());
     let store = Measured::new(&site.store, &metrics);
     let stop = Stop::default();
@@ -77,7 +80,7 @@ pub(crate) async fn run(site: &Site, global: &Global, args: &Reap) -> Ended {
         stop: &stop,
     };
     if args.watch {
-        return watch(&context, &api, site, global, args, &metrics).await;
+        return watch(&context, &api, site, args, &metrics).await;
     }
     let (mut signals, meter, by) = (Signals::listen()?, Meter::new(), OnceLock::new());
     tokio::select! {
@@ -200,14 +203,7 @@ const KEEP_HISTORY: Duration = Duration::from_secs(3600);
 /// A commit that is under way at the end may take so long.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
-async fn watch<L: Log>(
-    context: &reaper::Context<'_, Measured<'_, AnyStore>, Api, HostClock, L>,
-    api: &Api,
-    site: &Site,
-    global: &Global,
-    args: &Reap,
-    metrics: &Arc<Metrics>,
-) -> Ended {
+fn can_watch(global: &Global, args: &Reap) -> Result<(), Failure> {
     if args.interval < LEAST_INTERVAL {
         return Err(Failure::usage("--interval must be at least 5s"));
     }
@@ -216,6 +212,16 @@ async fn watch<L: Log>(
             "--watch prints no leases: leave -o out, and see one pass with --dry-run",
         ));
     }
+    Ok(())
+}
+
+async fn watch<L: Log>(
+    context: &reaper::Context<'_, Measured<'_, AnyStore>, Api, HostClock, L>,
+    api: &Api,
+    site: &Site,
+    args: &Reap,
+    metrics: &Arc<Metrics>,
+) -> Ended {
     let failed = |text: String| Failure { text, hint: None, code: FAILED };
     let mut signals = Signals::listen()?;
     let serving = match &args.listen {

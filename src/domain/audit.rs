@@ -298,10 +298,10 @@ impl Kind {
                 format!("the index says that pool {pool} serves {serve}, which it does not")
             }
             Self::Unreadable { key, subject: Subject::Address(place), reason } => {
-                format!("{key}, who holds {place}, cannot be read ({reason})")
+                format!("{key}, which says who holds {place}, cannot be read ({reason})")
             }
             Self::Unreadable { key, subject: Subject::Released(place), reason } => {
-                format!("{key}, that {place} was given back, cannot be read ({reason})")
+                format!("{key}, which says that {place} was given back, cannot be read ({reason})")
             }
             Self::Unreadable { key, reason, .. } => format!("{key} cannot be read ({reason})"),
             Self::Newer { key, reason } => format!("{key} was written by a newer leasehold ({reason})"),
@@ -374,18 +374,20 @@ impl Kind {
             Self::StickyContainer { .. } => "end it: `leasehold lease release`",
             Self::Unreadable { subject, .. } => match subject {
                 Subject::Lease(_) => {
-                    "it is never handed out and never deleted: put it right with etcdctl, or delete it, and `leasehold check --repair` writes it again from its address"
+                    "it is never handed out and never deleted: put it right with etcdctl, or delete it, and `leasehold check --repair` writes it again if its address names it"
                 }
                 Subject::Address(_) => {
                     "it is never handed out and never deleted: put it right with etcdctl, or delete it: `leasehold check --repair` writes it again if a lease lists it, else it is free, so look first that nobody uses it"
                 }
                 Subject::Released(_) => {
-                    "it is never handed out and never deleted: look that nobody uses it, then delete the key with etcdctl"
+                    "it is never handed out and never deleted: look that nobody uses the address, then delete the key with etcdctl"
                 }
                 Subject::Attachment(_) => {
                     "it is never deleted: delete it with etcdctl, and `leasehold check --repair` writes it again for the lease that is bound by it"
                 }
-                Subject::Pool(_) => "nothing new is leased from it: apply it again, `leasehold pool apply`",
+                Subject::Pool(_) => {
+                    "nothing new is leased from it: apply it again, `leasehold pool apply`, or `leasehold pool delete`"
+                }
                 Subject::Unknown => {
                     "it is never used and never deleted: look at it with etcdctl, put it right or delete it"
                 }
