@@ -19,6 +19,7 @@ use crate::{
     domain::{
         names::{ClusterName, NodeName},
         pool::{Fault, format_duration, parse_duration},
+        reap::STICKY_KINDS,
     },
 };
 
@@ -56,8 +57,7 @@ const LOG_SIZE: u64 = 10 << 20;
 const SMALLEST_LOG: u64 = 64 << 10;
 /// A log is no archive.
 const LARGEST_LOG: u64 = 1 << 30;
-/// Kinds whose pods come back under their names: a lease of theirs is sticky.
-const STICKY_KINDS: [&str; 2] = ["StatefulSet.apps", "StatefulSet.apps.kruise.io"];
+
 /// A text that no `Debug`, log line or error shows.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Secret(String);
