@@ -20,6 +20,7 @@ use crate::{
     config::{InlineRanges, IpamBlock, IpamError, RequestedAddress, lookup, words},
     domain::{
         addr::{Prefix, parse_address},
+        kubernetes::{IP_WISH as IP, POOL_WISH as POOL, STICKY_WISH as STICKY},
         lease::Holder,
         names::{ContainerId, IfName, NameError, Namespace, NetworkName, PodName, PoolName, Uid},
         pool::{Dns, Route},
@@ -28,12 +29,6 @@ use crate::{
 
 /// Where runtimes put a pod's annotations, if the main plugin declares the capability.
 const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
-/// Ours.
-const POOL: &str = "leasehold.io/pool";
-/// Ours.
-const IP: &str = "leasehold.io/ip";
-/// Ours.
-const STICKY: &str = "leasehold.io/sticky";
 /// The kubelet's own: `api`, `file` or `http`.
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 /// GC's list: the specification's HEAD, and the released 1.1.0.

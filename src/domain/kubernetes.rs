@@ -10,6 +10,15 @@ use super::{
     names::{Namespace, NodeName, PodName, Uid},
 };
 
+/// What stands before the annotations by which a pod asks.
+pub const WISH: &str = "leasehold.io/";
+/// It asks for pools.
+pub const POOL_WISH: &str = "leasehold.io/pool";
+/// It asks for addresses.
+pub const IP_WISH: &str = "leasehold.io/ip";
+/// It says whether its lease is sticky.
+pub const STICKY_WISH: &str = "leasehold.io/sticky";
+
 /// A pod's name in its namespace.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct PodKey {

@@ -11,7 +11,7 @@ use serde::{
 };
 
 use crate::domain::{
-    kubernetes::{Controller, ControllerRef, Node, Phase, Pod, PodAddress, PodKey, Ready, Wants},
+    kubernetes::{Controller, ControllerRef, Node, Phase, Pod, PodAddress, PodKey, Ready, WISH, Wants},
     lease::Timestamp,
     names::{Namespace, NodeName, PodName, Uid},
 };
@@ -20,8 +20,6 @@ use crate::domain::{
 const MIRROR: &str = "kubernetes.io/config.mirror";
 /// What Multus says of a pod's interfaces.
 const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
-/// What a person wishes of us.
-const WISH: &str = "leasehold.io/";
 /// A person, or a cloud, says that a node is shut down.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Ordinals that may be reserved in one controller. A list that is longer is not understood: then all pods are wanted.

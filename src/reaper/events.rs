@@ -10,7 +10,7 @@ use super::{Fate, Ignored, Report};
 use crate::{
     admin::pools::PoolRow,
     domain::{
-        kubernetes::Pod,
+        kubernetes::{IP_WISH, POOL_WISH, Pod, STICKY_WISH},
         lease::{Holder, Lease},
         names::{ClusterName, Namespace},
         pool::{Pool, Serve},
@@ -164,14 +164,14 @@ pub(super) fn contradiction(pod: &Pod, leases: &[&Lease], rules: bool) -> Option
     let (wish, value, found) = pod.wishes.iter().find_map(|(wish, value)| {
         let value = value.trim();
         let found = match wish.as_str() {
-            "leasehold.io/pool" if !value.is_empty() => {
+            POOL_WISH if !value.is_empty() => {
                 let pools: Vec<&str> =
                     addresses().map(|leased| leased.pool.as_ref().map_or("", |pool| pool.as_str())).collect();
                 (!value.split(',').any(|name| pools.contains(&name.trim()))).then(|| {
                     format!("its pool is {}", pools.first().filter(|p| !p.is_empty()).unwrap_or(&"none"))
                 })
             }
-            "leasehold.io/ip" if !value.is_empty() => {
+            IP_WISH if !value.is_empty() => {
                 let asked = value.split(',').map(|text| text.trim().split('/').next().unwrap_or_default());
                 let asked: Vec<std::net::IpAddr> = asked.filter_map(|text| text.parse().ok()).collect();
                 let all = asked.iter().all(|ip| addresses().any(|leased| leased.address == *ip));
@@ -180,7 +180,7 @@ pub(super) fn contradiction(pod: &Pod, leases: &[&Lease], rules: bool) -> Option
                     format!("it has {}", has.join(", "))
                 })
             }
-            "leasehold.io/sticky" if !rules => {
+            STICKY_WISH if !rules => {
                 let asked = match value {
                     "true" => true,
                     "false" => false,
@@ -194,8 +194,8 @@ pub(super) fn contradiction(pod: &Pod, leases: &[&Lease], rules: bool) -> Option
         found.map(|found| (wish.clone(), value.to_owned(), found))
     })?;
     let argument = match wish.as_str() {
-        "leasehold.io/pool" => "pool",
-        "leasehold.io/ip" => "ips",
+        POOL_WISH => "pool",
+        IP_WISH => "ips",
         _ => "sticky",
     };
     Some(Ignored {

@@ -66,7 +66,7 @@ pub use self::{
     keep::{Keep, Line, Row, UNKNOWN_ANSWER},
 };
 use super::{
-    kubernetes::{Answer, Controller, ControllerRef, Node, Pod},
+    kubernetes::{Answer, Controller, ControllerRef, Node, Pod, STICKY_WISH},
     lease::{Holder, Lease, Released, Seen, State, Timestamp},
     names::{ClusterName, Namespace, NodeName, PodName, PoolName},
     pool::{NodeLost, Pool, Retain, Retention, StickyRule},
@@ -97,9 +97,6 @@ pub const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 pub const REAPER_SILENT_AFTER: Duration = Duration::from_secs(15 * 60);
 /// Kinds whose pods come back under their names.
 pub const STICKY_KINDS: [&str; 2] = ["StatefulSet.apps", "StatefulSet.apps.kruise.io"];
-
-/// The annotation that says whether a pod's lease is sticky.
-const STICKY_WISH: &str = "leasehold.io/sticky";
 
 /// The times and limits of a reaper.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -12,7 +12,7 @@ use crate::{
     domain::{
         addr::Family,
         audit::{Place, Subject},
-        kubernetes::{Pod, PodKey},
+        kubernetes::{Pod, PodKey, STICKY_WISH},
         lease::{AddressHolder, Binding, Holder, Lease, LeaseId, LeasedAddress, Seen, Timestamp},
         names::{ClusterName, IfName, NetworkName, PoolName},
         pool::{Networks, Pool, Serve},
@@ -24,8 +24,6 @@ use crate::{
 
 /// The interface of a pod's own network.
 const FIRST_INTERFACE: &str = "eth0";
-/// A person, or a pod's template, says whether it keeps its address.
-const STICKY_WISH: &str = "leasehold.io/sticky";
 
 /// What becomes of a half pair.
 const MENDS: &str =
