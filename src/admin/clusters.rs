@@ -8,9 +8,8 @@ use crate::{
         words,
     },
     store::{
-        Compare, Entry, Read, Revision, Store, Txn, Write, keys,
-        record::{self, Cluster, Frozen, Meta},
-        repairs::as_read,
+        Entry, Read, Revision, Store, Txn, changes, keys,
+        record::{self, Cluster, Frozen},
     },
 };
 
@@ -91,23 +90,10 @@ pub async fn add<S: Store>(
             (true, true) | (false, false) => {}
         }
     }
-    let mut txn = Txn::default();
-    match snapshot.entry(0) {
-        Some(meta) => {
-            record::decode_meta(meta)?;
-            txn.compares.push(Compare::Unchanged(keys::meta(), meta.revision));
-        }
-        None => {
-            txn.compares.push(Compare::Absent(keys::meta()));
-            txn.writes.push(Write::Put(keys::meta(), record::encode_meta(&Meta { store: fresh })));
-        }
-    }
+    let meta = snapshot.entry(0);
+    meta.map(record::decode_meta).transpose()?;
     let there = snapshot.entries(1).iter().find(|entry| entry.key == key).map(|entry| entry.revision);
-    txn.compares.push(as_read(key.clone(), there));
-    if there.is_none() {
-        let cluster = Cluster { uid: uid.clone(), last_reap: None };
-        txn.writes.push(Write::Put(key, record::encode_cluster(&cluster, None)));
-    }
+    let txn = changes::register((name, uid), there, meta.map(|meta| meta.revision), &fresh);
     commit(store, &txn, &format!("cluster {name}"), dry).await?;
     Ok(if there.is_some() { Added::Already } else { Added::Registered })
 }
@@ -117,8 +103,7 @@ pub async fn add<S: Store>(
 /// # Errors
 /// [`Error::Refused`] while it has leases, unless forced; [`Error::Missing`].
 pub async fn delete<S: Store>(store: &S, name: &ClusterName, force: bool, dry: bool) -> Result<usize, Error> {
-    let key = keys::cluster(name);
-    let reads = [Read::Get(key.clone()), Read::Count(keys::leases_of(name))];
+    let reads = [Read::Get(keys::cluster(name)), Read::Count(keys::leases_of(name))];
     let snapshot = store.read(&reads, None).await?;
     let Some(entry) = snapshot.entry(0) else {
         return Err(no_such_cluster(name, &names(store).await?.into_iter().collect()));
@@ -130,14 +115,7 @@ pub async fn delete<S: Store>(store: &S, name: &ClusterName, force: bool, dry: b
             "release them first; with --force they stay, and nothing can be leased in this cluster",
         ));
     }
-    let mut txn = Txn {
-        compares: vec![Compare::Unchanged(key.clone(), entry.revision)],
-        writes: vec![Write::Delete(key)],
-        otherwise: Vec::new(),
-    };
-    if !force {
-        txn.compares.push(Compare::NoneSince(keys::leases_of(name), snapshot.revision));
-    }
+    let txn = changes::unregister(name, entry.revision, (!force).then_some(snapshot.revision));
     commit(store, &txn, &format!("cluster {name}"), dry).await?;
     Ok(leases)
 }
@@ -159,16 +137,11 @@ pub async fn freeze<S: Store>(store: &S, frozen: &Frozen, dry: bool) -> Result<F
     if let Some(entry) = get_frozen(store).await? {
         return Ok(Freeze::Already(record::decode_frozen(&entry)));
     }
-    let txn = Txn {
-        compares: vec![Compare::Absent(keys::frozen())],
-        writes: vec![Write::Put(keys::frozen(), record::encode_frozen(frozen))],
-        otherwise: Vec::new(),
-    };
-    commit(store, &txn, "the store's freeze", dry).await?;
+    commit(store, &changes::freeze(frozen), "the store's freeze", dry).await?;
     Ok(Freeze::Frozen)
 }
 
-/// Ends a freeze and gives the store a new identity, in one transaction: journals of before are not replayed into it.
+/// Ends a freeze and gives the store a new identity.
 /// Gives why it was frozen; `None` if it was not.
 ///
 /// # Errors
@@ -180,17 +153,7 @@ pub async fn thaw<S: Store>(store: &S, fresh: StoreId, dry: bool) -> Result<Opti
     if let Some(meta) = meta {
         record::decode_meta(meta)?;
     }
-    let txn = Txn {
-        compares: vec![
-            Compare::Unchanged(keys::frozen(), entry.revision),
-            as_read(keys::meta(), meta.map(|m| m.revision)),
-        ],
-        writes: vec![
-            Write::Delete(keys::frozen()),
-            Write::Put(keys::meta(), record::encode_meta(&Meta { store: fresh })),
-        ],
-        otherwise: Vec::new(),
-    };
+    let txn = changes::thaw(entry.revision, meta.map(|meta| meta.revision), &fresh);
     commit(store, &txn, "the store's freeze", dry).await?;
     Ok(Some(record::decode_frozen(entry)))
 }

@@ -1,7 +1,7 @@
 //! The table of transactions: every change that anybody makes to leases and pools, what it compares and what it
 //! writes. Nothing else builds a [`Txn`] that writes one of these keys.
 //!
-//! L lease, A address, R released, T attachment, P pool, F frozen; `=r` as read, `=0` absent, `A=L` names this lease:
+//! L lease, A address, R released, T attachment, P pool, C cluster, M meta, F frozen; `=r` as read, `=0` absent, `A=L` names this lease:
 //!
 //! | change | compares | writes |
 //! |---|---|---|
@@ -16,12 +16,15 @@
 //! | [`reap`] (a verdict) | L=r | bound: as [`unbind`]; held: as [`give_back`]; always unconfirmed |
 //! | [`note`] | L=r | put L |
 //! | [`reaped`] | C=r | put C with the time of a pass |
+//! | [`register`] | M, C =r or =0 | put those of M and C that are missing |
+//! | [`unregister`] | C=r, and perhaps no lease of it written since R | del C |
 //! | [`forget`] | R=r (not marked) | del R |
 //! | [`reserve`] | L=0 A=0 R=0 or =r, P | put L A, del R |
 //! | [`reserve_device`] | A=0 R=0 or =r | put A, del R |
 //! | [`release_device`] | A=r | del A, put R |
 //! | [`move_lease`] (not bound) | L(from)=r L(to)=0 A=L(from) | put L(to) A, del L(from) |
 //! | [`freeze`] | F=0 | put F |
+//! | [`thaw`] | F=r, M=r or =0 | del F, put M with another identity |
 //! | [`apply_pool`] | P=r or =0 | put P, serves; del serves |
 //! | [`delete_pool`] | P=r and no address of its ranges written since R | del P, serves |
 //!
@@ -32,11 +35,11 @@ use std::net::IpAddr;
 use super::{
     Compare, Key, Read, Revision, Span, Txn, Write, keys,
     keys::AttachmentId,
-    record::{self, Cluster, Frozen, PoolDocument, Stored},
+    record::{self, Cluster, Frozen, Meta, PoolDocument, Stored},
 };
 use crate::domain::{
     lease::{Binding, Declined, Holder, Lease, LeaseId, LeasedAddress, Released, Seen, Stamp, Timestamp},
-    names::{ClusterName, DomainName, PoolName},
+    names::{ClusterName, DomainName, PoolName, StoreId, Uid},
     pool::{Pool, Serve},
     reap::Confirmed,
 };
@@ -50,7 +53,9 @@ pub struct Take {
     pub released: Option<Revision>,
 }
 
-fn as_read(key: Key, revision: Option<Revision>) -> Compare {
+/// The compare of a key that was read, or was not there.
+#[must_use]
+pub fn as_read(key: Key, revision: Option<Revision>) -> Compare {
     match revision {
         Some(revision) => Compare::Unchanged(key, revision),
         None => Compare::Absent(key),
@@ -330,6 +335,41 @@ pub fn reaped(name: &ClusterName, old: &Stored<Cluster>, at: Timestamp) -> Txn {
     txn
 }
 
+/// A cluster may lease from now on, in a store that has an identity: its own, else `fresh`. `meta` and `there` are what was
+/// read of both.
+#[must_use]
+pub fn register(
+    (name, uid): (&ClusterName, &Uid),
+    there: Option<Revision>,
+    meta: Option<Revision>,
+    fresh: &StoreId,
+) -> Txn {
+    let mut txn = Txn::default();
+    txn.compare(as_read(keys::meta(), meta));
+    if meta.is_none() {
+        txn.put(keys::meta(), record::encode_meta(&Meta { store: fresh.clone() }));
+    }
+    let key = keys::cluster(name);
+    txn.compare(as_read(key.clone(), there));
+    if there.is_none() {
+        txn.put(key, record::encode_cluster(&Cluster { uid: uid.clone(), last_reap: None }, None));
+    }
+    txn
+}
+
+/// A cluster is forgotten; `unless` a lease of it was written since.
+#[must_use]
+pub fn unregister(name: &ClusterName, read: Revision, unless: Option<Revision>) -> Txn {
+    let mut txn = Txn::default();
+    let key = keys::cluster(name);
+    txn.compare(Compare::Unchanged(key.clone(), read));
+    if let Some(since) = unless {
+        txn.compare(Compare::NoneSince(keys::leases_of(name), since));
+    }
+    txn.delete(key);
+    txn
+}
+
 /// A person gives a pod its addresses before it asks.
 #[must_use]
 pub fn reserve(lease: &Lease, takes: &[Take], pools: &[Compare]) -> Txn {
@@ -416,6 +456,17 @@ pub fn freeze(frozen: &Frozen) -> Txn {
     txn.compare(Compare::Absent(keys::frozen()));
     txn.put(keys::frozen(), record::encode_frozen(frozen));
     txn.otherwise.push(Read::Get(keys::frozen()));
+    txn
+}
+
+/// A freeze ends, and the store is another from then on: journals of before are not replayed into it.
+#[must_use]
+pub fn thaw(frozen: Revision, meta: Option<Revision>, fresh: &StoreId) -> Txn {
+    let mut txn = Txn::default();
+    txn.compare(Compare::Unchanged(keys::frozen(), frozen));
+    txn.compare(as_read(keys::meta(), meta));
+    txn.delete(keys::frozen());
+    txn.put(keys::meta(), record::encode_meta(&Meta { store: fresh.clone() }));
     txn
 }
 

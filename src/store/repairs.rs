@@ -14,22 +14,13 @@
 //! | pool not indexed | P=r S=0 | put S |
 //! | stale entry of the index | S=r, P=0 or =r | del S |
 
-use super::{Compare, Key, Revision, Txn, Write, keys, record};
+use super::{Compare, Key, Revision, Txn, Write, changes::as_read, keys, record};
 use crate::domain::{
     audit::{Attachment, Place},
     lease::{Lease, LeaseId, Released, Timestamp},
     names::PoolName,
     pool::Serve,
 };
-
-/// The compare of a key that was read, or was not there.
-#[must_use]
-pub fn as_read(key: Key, revision: Option<Revision>) -> Compare {
-    match revision {
-        Some(revision) => Compare::Unchanged(key, revision),
-        None => Compare::Absent(key),
-    }
-}
 
 /// The attachment's key.
 #[must_use]
