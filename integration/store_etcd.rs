@@ -14,7 +14,7 @@ use leasehold::{
     store::{
         Compare, Entry, Found, Key, Outcome, Read, Revision, Span, Store, StoreError, Txn, Upkeep as _,
         Write,
-        etcd::{Endpoint, EtcdSettings, EtcdStore, Login, Password, TlsFiles, check_files},
+        etcd::{Endpoint, EtcdSettings, EtcdStore, Login, Secret, TlsFiles, check_files},
         testing::Fixture,
     },
 };
@@ -57,7 +57,7 @@ fn with_tls(endpoints: &[String], tls: TlsFiles) -> EtcdStore {
 }
 
 fn with_user(endpoints: &[String], (user, password): (&str, &str)) -> EtcdStore {
-    let login = Some(Login { username: user.into(), password: Password::new(password) });
+    let login = Some(Login { username: user.into(), password: Secret::new(password.into()) });
     EtcdStore::open(EtcdSettings { login, ..settings(endpoints) }).unwrap()
 }
 
@@ -498,7 +498,7 @@ fn when_all_are_down_each_is_named_with_its_cause() {
     assert!(reason.contains(&format!("{silent_url}: no answer after ")), "{reason}");
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 
-    let endpoints = [format!("http://{address}"), format!("127.0.0.1:{}", address.port())];
+    let endpoints = [format!("http://{address}"), format!("http://{address}/")];
     let begun = Instant::now();
     let refused = block(open(&endpoints).commit(&writes(vec![put("a", "1")])));
     let Err(StoreError::NotReached { reason }) = refused else { panic!("{refused:?}") };
@@ -572,7 +572,7 @@ fn a_user_may_do_what_its_role_says() {
 }
 
 fn with_user_settings(endpoints: &[String], (user, password): (&str, &str)) -> EtcdSettings {
-    let login = Some(Login { username: user.into(), password: Password::new(password) });
+    let login = Some(Login { username: user.into(), password: Secret::new(password.into()) });
     EtcdSettings { login, ..settings(endpoints) }
 }
 
@@ -732,7 +732,8 @@ fn b108_every_fault_of_a_file_is_named() {
         assert!(matches!(refused, StoreError::NotReached { .. }), "{refused:?}");
     }
 
-    let dates = check_files(&EtcdSettings { tls: good.clone(), ..settings(&["a".into()]) }, now).unwrap();
+    let dates =
+        check_files(&EtcdSettings { tls: good.clone(), ..settings(&["http://a:1".into()]) }, now).unwrap();
     assert_eq!(dates.iter().map(|dates| &dates.path).collect::<Vec<_>>(), [&files.ca, &files.client.0]);
     let days = dates[1].not_after.since(now) / 86_400_000;
     assert!((28..=30).contains(&days), "{days}");

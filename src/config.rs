@@ -5,8 +5,6 @@
 
 use std::{
     ffi::OsString,
-    fmt,
-    net::Ipv6Addr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -21,6 +19,7 @@ use crate::{
         pool::{Fault, format_duration, parse_duration},
         reap::STICKY_KINDS,
     },
+    store::etcd::{Endpoint, Secret},
 };
 
 mod ipam;
@@ -57,91 +56,6 @@ const LOG_SIZE: u64 = 10 << 20;
 const SMALLEST_LOG: u64 = 64 << 10;
 /// A log is no archive.
 const LARGEST_LOG: u64 = 1 << 30;
-
-/// A text that no `Debug`, log line or error shows.
-#[derive(Clone, Eq, PartialEq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Wraps a text; the caller drops its own copy.
-    #[must_use]
-    pub const fn new(text: String) -> Self {
-        Self(text)
-    }
-
-    /// The text, for the one place that sends it.
-    #[must_use]
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
-
-/// One member of an etcd cluster.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Endpoint {
-    /// `https`, or `http`.
-    pub tls: bool,
-    /// Name or address; an IPv6 address without its brackets.
-    pub host: String,
-    /// 1 to 65535.
-    pub port: u16,
-}
-
-impl Endpoint {
-    /// Reads `http://host:port` or `https://host:port`.
-    ///
-    /// # Errors
-    /// What is accepted. The text never repeats what was given, which may hold a password.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let form =
-            || "must be http://HOST:PORT or https://HOST:PORT, such as https://10.0.0.1:2379".to_owned();
-        let (scheme, rest) = text.trim().split_once("://").ok_or_else(form)?;
-        let tls = match scheme.to_ascii_lowercase().as_str() {
-            "https" => true,
-            "http" => false,
-            _ => return Err(form()),
-        };
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        if rest.contains('@') {
-            return Err("must not hold credentials: use username and password or passwordFile".into());
-        }
-        let (host, port) = rest.rsplit_once(':').ok_or_else(form)?;
-        if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(form());
-        }
-        let port: u16 = port.parse().ok().filter(|port| *port != 0).ok_or_else(form)?;
-        let host = if let Some(inner) = host.strip_prefix('[') {
-            let inner = inner.strip_suffix(']').ok_or_else(form)?;
-            inner.parse::<Ipv6Addr>().map_err(|_| form())?;
-            inner
-        } else {
-            host
-        };
-        let right = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        let plain = host.starts_with(|c: char| c.is_ascii_alphanumeric()) && host.chars().all(right);
-        if !plain && host.parse::<Ipv6Addr>().is_err() {
-            return Err(form());
-        }
-        Ok(Self { tls, host: host.into(), port })
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.tls { "https" } else { "http" };
-        if self.host.contains(':') {
-            f.pad(&format!("{scheme}://[{}]:{}", self.host, self.port))
-        } else {
-            f.pad(&format!("{scheme}://{}:{}", self.host, self.port))
-        }
-    }
-}
 
 /// How the store is known to be the store, and we to be us.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -752,32 +666,6 @@ mod tests {
         );
         host_faults("[]", &["the file: []: must be a JSON object"]);
         assert!(HostConfig::parse("{").unwrap_err()[0].to_string().contains("is not JSON: EOF"));
-    }
-
-    #[test]
-    fn endpoints() {
-        for good in ["http://a:1", "HTTPS://a.b-c:65535/", "http://[::1]:2379", "http://10.0.0.1:2379"] {
-            assert!(Endpoint::parse(good).is_ok(), "{good}");
-        }
-        for bad in [
-            "",
-            "a",
-            "a:1",
-            "ftp://a:1",
-            "http://a",
-            "http://a:",
-            "http://a:99999",
-            "http://:1",
-            "http://a b:1",
-            "http://a:1/x",
-            "http://[::1:1",
-            "http://[x]:1",
-            "http://a:+1",
-            "http://u@a:1",
-            "http://a?b:1",
-        ] {
-            assert!(Endpoint::parse(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::{
     store::{
         Key, StoreError,
         any::AnyStore,
-        etcd::{self, EtcdStore},
+        etcd::{self, EtcdStore, Secret},
         keys,
         local::LocalStore,
         record,
@@ -191,32 +191,24 @@ pub async fn open_store(settings: &StoreSettings, wait: Duration) -> Result<AnyS
 /// # Errors
 /// [`StoreError::Credentials`] names the file.
 pub fn etcd_settings(settings: &config::EtcdSettings) -> Result<etcd::EtcdSettings, StoreError> {
-    let mut endpoints = Vec::with_capacity(settings.endpoints.len());
-    for endpoint in &settings.endpoints {
-        let text = endpoint.to_string();
-        endpoints.push(
-            etcd::Endpoint::parse(&text)
-                .map_err(|error| StoreError::Credentials { path: text.clone(), reason: error.to_string() })?,
-        );
-    }
     let tls = settings.tls.as_ref();
     let login = match &settings.auth {
         None => None,
         Some(auth) => Some(etcd::Login {
             username: auth.username.clone(),
-            password: etcd::Password::new(match &auth.password {
-                Password::Inline(secret) => secret.expose().to_owned(),
+            password: match &auth.password {
+                Password::Inline(secret) => secret.clone(),
                 Password::File(path) => fs::read_to_string(path)
-                    .map(|text| text.lines().next().unwrap_or_default().to_owned())
+                    .map(|text| Secret::new(text.lines().next().unwrap_or_default().to_owned()))
                     .map_err(|error| StoreError::Credentials {
                         path: path.display().to_string(),
                         reason: error.to_string(),
                     })?,
-            }),
+            },
         }),
     };
     Ok(etcd::EtcdSettings {
-        endpoints,
+        endpoints: settings.endpoints.clone(),
         prefix: settings.prefix.clone(),
         tls: etcd::TlsFiles {
             cacert: tls.map(|tls| tls.cacert.clone()),

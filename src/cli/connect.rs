@@ -9,12 +9,13 @@ use super::{
 };
 use crate::{
     admin::Scope,
-    config::{
-        AuthSettings, CONFIG_VARIABLE, Endpoint, EtcdSettings, Password, Secret, StoreSettings, TlsSettings,
-    },
+    config::{AuthSettings, CONFIG_VARIABLE, EtcdSettings, Password, StoreSettings, TlsSettings},
     host::{self, Host, HostError},
     pods::{Api, Choice, Settings, Surroundings},
-    store::any::AnyStore,
+    store::{
+        any::AnyStore,
+        etcd::{Endpoint, Secret},
+    },
     trail::Trail,
 };
 

@@ -98,9 +98,8 @@ type Attempt<'a, T> = Pin<Box<dyn Future<Output = Result<T, Cause>> + Send + 'a>
 
 impl Endpoints {
     pub(crate) fn new(settings: EtcdSettings) -> Self {
-        let secure = settings.tls.any();
         let members: Vec<_> =
-            settings.endpoints.iter().map(|endpoint| Member { url: endpoint.url(secure) }).collect();
+            settings.endpoints.iter().map(|endpoint| Member { url: endpoint.to_string() }).collect();
         let count = members.len();
         let route =
             Route { order: (0..count).collect(), links: vec![None; count], answered: vec![false; count] };

@@ -36,12 +36,6 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Is there any?
-    #[must_use]
-    pub const fn any(&self) -> bool {
-        self.cacert.is_some() || self.cert.is_some() || self.key.is_some()
-    }
-
     /// Certificate and key, or neither.
     pub(crate) fn pair(&self) -> Result<Option<(&Path, &Path)>, StoreError> {
         match (&self.cert, &self.key) {
