@@ -269,6 +269,12 @@ fn an_error_says_what_was_asked_for() {
         ("freeze --reason ''", 2, "--reason is empty: every pod that gets no address is told it", help),
         ("reap --watch --interval 1s", 2, "--interval must be at least 5s", help),
         (
+            "pool list --endpoints http://me:sesame@127.0.0.1:1",
+            2,
+            "--endpoints must not hold credentials: give them in ETCDCTL_USER",
+            help,
+        ),
+        (
             "lease release --workload shop/db",
             4,
             &format!("shop/db-0 uses {runs} on node n1; nothing was released"),

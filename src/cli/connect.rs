@@ -97,6 +97,9 @@ pub(crate) fn settings(global: &Global, host: Option<&Host>) -> Result<StoreSett
 
 /// As etcdctl takes them: also without a scheme.
 pub(crate) fn endpoint(text: &str, secure: bool) -> Result<Endpoint, Failure> {
+    if text.contains('@') {
+        return Err(Failure::usage("--endpoints must not hold credentials: give them in ETCDCTL_USER"));
+    }
     let whole = if text.contains("://") {
         text.to_owned()
     } else {

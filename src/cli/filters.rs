@@ -127,6 +127,7 @@ fn elsewhere(mut error: clap::Error, command: &clap::Command) -> clap::Error {
         let takers: Vec<&str> = takers.iter().map(String::as_str).collect();
         let tip = format!("{flag} is for {}", words::and(&takers)).into();
         error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::Usage); // of what is spelt like it
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
     }
     error
@@ -345,6 +346,7 @@ mod tests {
             let tips: Vec<&str> =
                 error.lines().filter_map(|line| line.trim().strip_prefix("tip: ")).collect();
             assert_eq!(tips, tip.into_iter().collect::<Vec<_>>(), "{error}");
+            assert!(!error.contains("--endpoints"), "{error}");
         }
     }
 }
