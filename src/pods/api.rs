@@ -72,7 +72,7 @@ struct Listing<O, T, K> {
     kind: &'static str,
     what: &'static str,
     accept: &'static str,
-    read: fn(Reply) -> Result<List<O>, String>,
+    read: fn(&Reply) -> Result<List<O>, String>,
     value: fn(O, Timestamp) -> Result<T, String>,
     key: fn(&T) -> &K,
 }
@@ -121,7 +121,7 @@ impl Api {
         of: fn(&T) -> Option<&str>,
     ) -> Result<T, ApiError> {
         let (reply, _) = self.ask(ask).await?;
-        let object: T = objects::parse(&reply.body).map_err(|reason| ask.wrong(reason))?;
+        let object: T = objects::parse(&reply.body).map_err(|reason| ask.wrong(reply.odd(&reason)))?;
         is_kind(of(&object), kind).map_err(|reason| ask.wrong(reason))?;
         Ok(object)
     }
@@ -163,7 +163,8 @@ impl Api {
             let mut ask = Ask::get("list", what, format!("{path}?limit={PAGE}{token}"));
             ask.accept = accept;
             let (reply, at) = self.ask(&ask).await?;
-            let page = read(reply).map_err(|reason| ask.wrong(reason))?;
+            let page = read(&reply).map_err(|reason| ask.wrong(reply.odd(&reason)))?;
+            drop(reply);
             is_kind(page.kind.as_deref(), kind).map_err(|reason| ask.wrong(reason))?;
             let meta = page.metadata.unwrap_or_default();
             let revision = meta.resource_version.filter(|revision| !revision.is_empty());
@@ -224,7 +225,7 @@ impl Api {
             return Err(self.client.refused(&reply, &ask));
         }
         let at = clock_of(&reply, &ask)?;
-        let object: O = objects::parse(&reply.body).map_err(|reason| ask.wrong(reason))?;
+        let object: O = objects::parse(&reply.body).map_err(|reason| ask.wrong(reply.odd(&reason)))?;
         let (kind, meta) = head(&object);
         is_kind(kind, thing.kind).map_err(|reason| ask.wrong(reason))?;
         let is_it = meta.is_some_and(|meta| {
@@ -331,7 +332,7 @@ impl Cluster for Api {
             what: "pods",
             accept: protobuf::ACCEPT,
             read: |reply| match reply.is_protobuf() {
-                true => protobuf::pods(reply.body.into()),
+                true => protobuf::pods(reply.body.clone()),
                 false => objects::parse(&reply.body),
             },
             value: |object: PodObject, _| Pod::try_from(object),

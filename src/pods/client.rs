@@ -25,7 +25,7 @@ use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
     client::conn::http1::{self, SendRequest},
-    header::{self, HeaderMap, HeaderValue},
+    header::{self, HeaderMap, HeaderName, HeaderValue},
 };
 use hyper_util::rt::TokioIo;
 use rustls::{
@@ -112,7 +112,7 @@ impl Ask {
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     headers: HeaderMap,
-    pub(super) body: Vec<u8>,
+    pub(super) body: Bytes,
 }
 
 /// What a request is signed with.
@@ -281,7 +281,7 @@ impl Client {
             .map_err(|error| ask.wrong(format!("cannot be asked for: {error}")))
     }
 
-    async fn collect(&self, mut body: Incoming, headers: &HeaderMap) -> Result<Vec<u8>, ApiError> {
+    async fn collect(&self, mut body: Incoming, headers: &HeaderMap) -> Result<Bytes, ApiError> {
         let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         let mut all = Vec::with_capacity(length.unwrap_or(0_usize).min(4 << 20));
         while let Some(data) = self.part(&mut body, self.patience.part).await? {
@@ -290,7 +290,7 @@ impl Client {
             }
             all.extend_from_slice(&data);
         }
-        Ok(all)
+        Ok(all.into())
     }
 
     async fn part(&self, body: &mut Incoming, patience: Duration) -> Result<Option<Bytes>, ApiError> {
@@ -491,9 +491,30 @@ impl Reply {
 
     /// It is not JSON.
     pub(super) fn is_protobuf(&self) -> bool {
-        let media_type = self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        media_type
-            .is_some_and(|text| text.split(';').next().unwrap_or_default().trim() == protobuf::MEDIA_TYPE)
+        self.is_called(protobuf::MEDIA_TYPE)
+    }
+
+    fn is_called(&self, media_type: &str) -> bool {
+        let called = self.header(header::CONTENT_TYPE).split(';').next().unwrap_or_default();
+        called.trim().eq_ignore_ascii_case(media_type)
+    }
+
+    fn header(&self, name: HeaderName) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    /// Why it cannot be read, and what it is called if that says more.
+    pub(super) fn odd(&self, reason: &str) -> String {
+        let (media_type, encoding) =
+            (self.header(header::CONTENT_TYPE), self.header(header::CONTENT_ENCODING));
+        let called = if !encoding.is_empty() {
+            format!("Content-Encoding {encoding}")
+        } else if !self.is_protobuf() && !self.is_called(JSON) {
+            format!("Content-Type {media_type}")
+        } else {
+            return reason.to_owned();
+        };
+        format!("{reason} ({}; does something stand before the server?)", shortened(&called))
     }
 
     /// The API's own words, if these are.

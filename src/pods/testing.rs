@@ -277,10 +277,12 @@ async fn serve(mut stream: TcpStream, connection: usize, state: &Mutex<State>) -
         match action {
             Action::Reply(status, headers, text) => {
                 let (media_type, body) = body(text);
-                let head = format!(
-                    "HTTP/1.1 {status} X\r\n{date}{headers}Content-Type: {media_type}\r\nContent-Length: {}\r\n\r\n",
-                    body.len()
-                );
+                let headers = match headers.contains("Content-Type") {
+                    true => headers,
+                    false => format!("{headers}Content-Type: {media_type}\r\n"),
+                };
+                let length = body.len();
+                let head = format!("HTTP/1.1 {status} X\r\n{date}{headers}Content-Length: {length}\r\n\r\n");
                 stream.write_all(&[head.as_bytes(), &body].concat()).await?;
             }
             Action::Half { length, body: text } => {
@@ -380,7 +382,10 @@ impl State {
             Scenario::ForbiddenIn(namespace) if path.contains(&format!("/namespaces/{namespace}/")) => {
                 return forbidden();
             }
-            Scenario::NoJson => return Action::Reply(200, String::new(), "<html>Welcome</html>".to_owned()),
+            Scenario::NoJson => {
+                let headers = "Content-Type: text/html\r\n".to_owned();
+                return Action::Reply(200, headers, "<html>Welcome</html>".to_owned());
+            }
             Scenario::Hollow => return Action::Reply(200, String::new(), "{}".to_owned()),
             Scenario::Hangs => return Action::Hang,
             Scenario::Bare404 => return Action::Reply(404, String::new(), "404 page not found\n".to_owned()),

@@ -101,6 +101,8 @@ async fn a_list_that_is_not_whole_is_an_error() {
         list_fails(scenario.clone(), false, words).await;
         list_fails(scenario, true, words).await;
     }
+    let words = "(Content-Type text/html; does something stand before the server?)";
+    list_fails(Scenario::NoJson, false, words).await;
     list_fails(Scenario::HalfPageOfUnknownLength, false, "not as expected: failed to decode").await;
     list_fails(Scenario::HalfPageOfUnknownLength, true, "not as expected: EOF while parsing").await;
 }
