@@ -498,7 +498,7 @@ pub(crate) struct Reap {
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = parse_duration)]
     pub(crate) owner_after: Duration,
     /// More leases than that without a pod, on nodes that live, are kept [default: 20, and 10 % of the bound ones]
-    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = max_orphans)]
     pub(crate) max_orphans: Option<usize>,
     /// Kinds whose pods come back under their names, besides the host file's (repeatable), as Kind.group
     #[arg(long = "sticky-kind", value_name = "KIND", value_parser = sticky_kind)]
@@ -576,10 +576,18 @@ fn textfile(text: &str) -> Result<PathBuf, String> {
     Err("must end in .prom: node_exporter's textfile collector reads no other file".into())
 }
 
+fn max_orphans(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "must be a number of leases, such as 50".into())
+}
+
 fn sticky_kind(text: &str) -> Result<String, String> {
     match text.split_once('.') {
-        Some((kind, group)) if !kind.is_empty() && !group.is_empty() => Ok(text.to_owned()),
-        Some(_) | None => Err("must be Kind.group, such as CloneSet.apps.kruise.io".into()),
+        Some((kind, group)) if !kind.is_empty() && !group.is_empty() && !text.contains([',', ' ', '/']) => {
+            Ok(text.to_owned())
+        }
+        Some(_) | None => {
+            Err("must be one Kind.group, such as CloneSet.apps.kruise.io; repeat the flag for more".into())
+        }
     }
 }
 
