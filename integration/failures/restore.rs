@@ -229,7 +229,16 @@ fn b082_after_a_restore_adopt_gives_the_living_their_leases_and_nobody_else_thei
     assert!(adopted.stderr().contains("12 addresses adopted, 4 leased before, 1 conflict"), "{adopted:?}");
     let early = site.person("thaw --dry-run");
     let words = "warning: 1 address that pods run with may be given to others: ";
-    assert!(early.success() == "store thawed (dry run)\n" && early.stderr().starts_with(words), "{early:?}");
+    assert_eq!((early.stdout(), early.code()), ("store thawed (dry run)\n", Some(3)));
+    assert!(early.stderr().starts_with(words), "{early:?}");
+    // A slip of the namespace must not look as if all were well.
+    for line in ["adopt", "check --against-pods"] {
+        let kubeconfig = format!("--kubeconfig={}", site.api.kubeconfig().display());
+        let slip = Cli::new(&site.host).line(line).args(["-n", "shpo", &kubeconfig]).run();
+        assert_eq!(slip.code(), Some(3), "{slip:?}");
+        assert!(slip.stderr().contains("no pods in namespace shpo (is that its name?)"), "{slip:?}");
+        assert!(!slip.stderr().contains("when every cluster"), "{slip:?}");
+    }
     // A person settles it, as the line says.
     let release = format!("lease release {} --force", site.full("gone"));
     assert!(conflict.contains(&format!("`leasehold {release}`")), "{conflict}");
@@ -385,8 +394,11 @@ fn adopt_says_what_is_wrong_with_what_it_is_given() {
         );
     }
     let empty = site.person("check --against-pods");
-    assert_eq!(empty.code(), Some(0), "{empty:?}");
-    let none = format!("the API shows no pods in namespace {}, so that none was compared\n", site.namespace);
+    assert_eq!(empty.code(), Some(3), "{empty:?}");
+    let space = &site.namespace;
+    let none = format!(
+        "the API shows no pods in namespace {space} (is that its name?), so that none was compared\n"
+    );
     assert!(empty.stderr().contains(&none), "{empty:?}");
     let none = Cli::new(&site.host).line("adopt --kubeconfig /none").run();
     assert_eq!((none.code(), none.stdout()), (Some(1), ""), "{none:?}");

@@ -61,7 +61,7 @@ pub(crate) async fn run(site: &Site, global: &Global, args: &Adopt) -> Ended {
         site.trail.by_hand("lease.adopted", &whose, &[adopted.claim.address], "leasehold adopt");
     }
     show(global, cluster.as_str(), is_dry, &report)?;
-    talk(is_dry, &report);
+    talk(global, is_dry, &report);
     let failed = report.count(|fate| matches!(fate, Fate::Failed(_)));
     if failed > 0 {
         return Err(Failure {
@@ -70,7 +70,17 @@ pub(crate) async fn run(site: &Site, global: &Global, args: &Adopt) -> Ended {
             code: FAILED,
         });
     }
-    Ok(if report.is_to_look_at() { End::Look } else { End::Done })
+    // A namespace that is named has pods, or is mistyped.
+    let missed = global.namespace.is_some() && report.pods == 0;
+    Ok(if report.is_to_look_at() || missed { End::Look } else { End::Done })
+}
+
+/// What the API said of the namespace that was asked for.
+pub(crate) fn no_pods(global: &Global) -> String {
+    match &global.namespace {
+        Some(name) => format!("the API shows no pods in namespace {name} (is that its name?)"),
+        None => "the API shows no pods".into(),
+    }
 }
 
 /// No pool of a mistyped domain or network has an address: nothing would be looked at, and nothing found.
@@ -205,7 +215,10 @@ fn document(cluster: &str, is_dry: bool, report: &Report, items: Vec<Value>) -> 
     })
 }
 
-fn talk(is_dry: bool, report: &Report) {
+fn talk(global: &Global, is_dry: bool, report: &Report) {
+    if report.pods == 0 {
+        say(&no_pods(global));
+    }
     let adopted = report.count(|fate| matches!(fate, Fate::Adopted | Fate::Candidate));
     let conflicts = report.count(|fate| matches!(fate, Fate::Conflict(_)));
     let verb = dry(is_dry, if is_dry { "to adopt" } else { "adopted" });
@@ -218,7 +231,7 @@ fn talk(is_dry: bool, report: &Report) {
         words::count(conflicts, "conflict"),
     ));
     let Some(frozen) = &report.frozen else { return };
-    if is_dry {
+    if is_dry || report.pods == 0 {
         say(&format!("the store is frozen: {frozen}"));
     } else if conflicts == 0 {
         say("the store is frozen; when every cluster of it is adopted: leasehold thaw");

@@ -424,15 +424,17 @@ async fn freeze(site: &Site, args: &args::Freeze) -> Ended {
 
 async fn thaw(site: &Site, global: &Global, args: &args::Thaw) -> Ended {
     let dry_run = args.write.dry_run;
+    let mut end = End::Done;
     if clusters::frozen(&site.store).await?.is_some() {
         // Who names a cluster wants its pods asked, and no other's.
         known::check(&site.store, &site.scope, None).await?;
-        say_dangers(site, global, args).await;
+        end = say_dangers(site, global, args).await;
     }
     match clusters::thaw(&site.store, fresh_id()?, dry_run).await? {
         Some(old) => {
             say(&format!("it was frozen since {} by {}: {}", record::format_time(old.at), old.by, old.why));
-            print(&format!("{}\n", dry(dry_run, "store thawed")))
+            print(&format!("{}\n", dry(dry_run, "store thawed")))?;
+            Ok(end)
         }
         None => {
             say("the store is not frozen");
@@ -445,20 +447,28 @@ async fn thaw(site: &Site, global: &Global, args: &args::Thaw) -> Ended {
 const ASK_PODS_FOR: Duration = Duration::from_secs(30);
 
 /// What may be given twice from now on.
-async fn say_dangers(site: &Site, global: &Global, args: &args::Thaw) {
+async fn say_dangers(site: &Site, global: &Global, args: &args::Thaw) -> End {
     let asked = tokio::time::timeout(ASK_PODS_FOR, adopt::against(site, global, None, &args.api)).await;
     let against = match asked {
         Ok(Ok(against)) => against,
-        Ok(Err(failure)) => return say(&format!("the pods were not asked: {}", failure.text)),
-        Err(_) => return say("the pods were not asked: the Kubernetes API says nothing"),
+        Ok(Err(failure)) => {
+            say(&format!("the pods were not asked: {}", failure.text));
+            return End::Done;
+        }
+        Err(_) => {
+            say("the pods were not asked: the Kubernetes API says nothing");
+            return End::Done;
+        }
     };
     let dangers = against.differences.iter().filter(|found| found.trouble.is_danger()).count();
-    if dangers > 0 {
-        say(&format!(
-            "warning: {} that pods run with may be given to others: `leasehold check --against-pods` tells which, `leasehold adopt` gives what it can",
-            words::count(dangers, "address")
-        ));
+    if dangers == 0 {
+        return End::Done;
     }
+    say(&format!(
+        "warning: {} that pods run with may be given to others: `leasehold check --against-pods` tells which, `leasehold adopt` gives what it can",
+        words::count(dangers, "address")
+    ));
+    End::Look
 }
 
 async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
@@ -509,9 +519,7 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
         let pods = words::count(against.pods, "pod");
         say(&format!("{pods}, {} of their addresses leased to them", against.leased));
         if against.pods == 0 {
-            let within =
-                global.namespace.as_ref().map_or_else(String::new, |name| format!(" in namespace {name}"));
-            say(&format!("the API shows no pods{within}, so that none was compared"));
+            say(&format!("{}, so that none was compared", adopt::no_pods(global)));
         } else if against.compared == 0 {
             say(
                 "none of them shows an address of a pool, so that none was compared: look at their annotation k8s.v1.cni.cncf.io/network-status",
@@ -527,9 +535,11 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
             "the store's own record, v1/meta, is missing: every ADD fails until `leasehold cluster add` writes it",
         );
     }
+    // A namespace that is named has pods, or is mistyped.
+    let missed = global.namespace.is_some() && against.as_ref().is_some_and(|against| against.pods == 0);
     if rows.is_empty() && !nameless && matches!(global.output, Format::Table | Format::Wide) {
-        say("nothing is wrong");
-        return Ok(End::Done);
+        say(if missed { "nothing is wrong in the store" } else { "nothing is wrong" });
+        return Ok(if missed { End::Look } else { End::Done });
     }
     const COLUMNS: &[Column] = &[render::text("SEVERITY"), render::text("REPAIR"), render::text("NOTE")];
     let kind = |row: &ListRow| (global.output == Format::Table).then(|| row.name.clone());
@@ -545,7 +555,7 @@ async fn checked(site: &Site, global: &Global, args: &args::Check) -> Ended {
         + differences.iter().filter(|found| found.trouble.is_danger()).count();
     let warnings = words::count(notes.len() + differences.len() - errors, "warning");
     say(&format!("{}, {warnings}", words::count(errors, "error")));
-    Ok(if left || nameless { End::Look } else { End::Done })
+    Ok(if left || nameless || missed { End::Look } else { End::Done })
 }
 
 async fn explained(site: &Site, global: &Global, args: &args::Explain) -> Ended {
