@@ -220,7 +220,7 @@ fn lease(number: u32, pool: &PoolName) -> Lease {
         reserved: false,
         unconfirmed: false,
         // A pass has missed the dead ones already.
-        seen: number.is_multiple_of(DEAD_EACH).then_some(Seen { controller: None, missed: Some(at) }),
+        seen: number.is_multiple_of(DEAD_EACH).then_some(Seen { missed: Some(at), ..Seen::default() }),
     }
 }
 

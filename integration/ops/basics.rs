@@ -956,7 +956,11 @@ async fn what_the_reaper_saw_of_the_controller_makes_a_pod_sticky_and_missed_is_
     let old = world.lease("shop/db-0").unwrap();
     assert!(!old.value.sticky);
     let mut noted = old.value.clone();
-    noted.seen = Some(Seen { controller: Some("StatefulSet.apps/db".into()), missed: Some(Timestamp(5)) });
+    noted.seen = Some(Seen {
+        controller: Some("StatefulSet.apps/db".into()),
+        missed: Some(Timestamp(5)),
+        ..Seen::default()
+    });
     assert!(matches!(world.apply_txn(&changes::note(&old, &noted)), Outcome::Applied(_)));
     n1.gets("shop/db-0", "c2").await;
     let lease = world.lease("shop/db-0").unwrap().value;

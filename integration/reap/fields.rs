@@ -3,15 +3,20 @@
 use std::time::Duration;
 
 use leasehold::{
+    admin::{Scope, leases, pools},
     domain::{
         kubernetes::{ControllerRef, Phase, PodAddress, Ready},
         lease::Timestamp,
-        names::{IfName, Namespace},
+        names::{IfName, Namespace, PoolName},
         reap::Policy,
     },
+    ops::Clock as _,
     pods::{ApiError, fake::Question},
     reaper::{Fate, Options},
-    store::record::{PoolDocument, RetentionDocument},
+    store::{
+        keys,
+        record::{PoolDocument, RetentionDocument},
+    },
 };
 
 use super::scene::{Scene, given, key, node, uid, why};
@@ -455,6 +460,71 @@ async fn b058_a_pod_that_no_longer_asks_us_is_shown_as_unclaimed_and_kept() {
     assert!(given(&report).is_empty());
     let found = report.judged.iter().find(|judged| judged.id == id("shop/a-x7k2p")).unwrap();
     assert_eq!((&found.fate, found.look), (&Fate::Kept("unclaimed"), true), "{found:?}");
+}
+
+/// Is it in doubt, as the pass, the list of leases and the count of its pool say?
+async fn in_doubt(scene: &Scene, pod: &str) -> [bool; 3] {
+    let report = scene.pass_over_a_spoiled_store(Options::default()).await.unwrap();
+    let told = report.judged.iter().any(|judged| judged.id == id(pod) && judged.look);
+    let (scope, now) = (Scope::default(), scene.host.clock.now());
+    let filter = leases::Filter { doubtful: true, ..leases::Filter::default() };
+    let (_, listed) = leases::list(scene.store(), &scope, &filter, now).await.unwrap();
+    let (_, pools) = pools::list(scene.store(), &scope, now).await.unwrap();
+    let listed = listed.iter().any(|row| row.holder() == Some(&id(pod).holder));
+    [told, listed, pools.iter().any(|pool| pool.counts.doubt > 0)]
+}
+
+/// Not until it has been in doubt for a day, and not when it is known again.
+async fn is_doubtful_after_a_day(scene: &Scene, pod: &str, told: bool, settle: impl FnOnce()) {
+    const HOUR: u64 = 3600;
+    assert_eq!(in_doubt(scene, pod).await, [told, false, false]);
+    scene.wait(23 * HOUR).await;
+    assert_eq!(in_doubt(scene, pod).await, [told, false, false]);
+    scene.wait(2 * HOUR).await;
+    assert_eq!(in_doubt(scene, pod).await, [true; 3]);
+    settle();
+    assert_eq!(in_doubt(scene, pod).await, [false; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_knows_is_doubtful_after_a_day_in_passes_and_lists_alike() {
+    // Held, and nobody knows a controller, or only one of a kind that nobody reads.
+    for kind in [None, Some("Job.batch")] {
+        let scene = Scene::with(&[retaining("Delete", "Retain", "0s")]);
+        scene.runs("shop/db-0", "A", "n1").await;
+        scene.change("shop/db-0", |pod| {
+            pod.controller =
+                kind.map(|kind| ControllerRef { kind: kind.into(), version: "v1".into(), name: "db".into() });
+        });
+        scene.pass().await;
+        scene.world.node("n1").del("shop/db-0", "A").await;
+        scene.vanishes("shop/db-0");
+        let comes = || {
+            scene.api.state().pod(&key("shop/db-0"), &uid("again"), &node("n1"));
+        };
+        is_doubtful_after_a_day(&scene, "shop/db-0", false, comes).await;
+    }
+    // Held for a controller that is known, and its pool is gone.
+    let scene = Scene::new();
+    scene.runs_in_set("shop/db-0", "A", "n1", 1).await;
+    scene.pass().await;
+    scene.world.node("n1").del("shop/db-0", "A").await;
+    scene.vanishes("shop/db-0");
+    let lan = keys::pool(&PoolName::new("lan").unwrap());
+    let document = scene.store().dump().remove(&lan).unwrap();
+    // One that cannot be read is counted; one that is not there is nowhere to be counted.
+    scene.store().put(&lan, "?");
+    is_doubtful_after_a_day(&scene, "shop/db-0", false, || scene.store().put(&lan, document)).await;
+    // Its node is silent, and the pool says that it may live.
+    let mut keeps = pool("lan", &["10.0.0.0/24 10.0.0.10-10.0.0.99"]);
+    keeps.node_lost = Some("keep".into());
+    let scene = Scene::with(&[keeps]);
+    scene.runs("shop/a-x7k2p", "A", "n1").await;
+    scene.falls_silent("n1");
+    scene.leaves("shop/a-x7k2p");
+    scene.wait(60).await;
+    let lives = || scene.change("shop/a-x7k2p", |pod| pod.deleting = None);
+    is_doubtful_after_a_day(&scene, "shop/a-x7k2p", true, lives).await;
 }
 
 #[tokio::test(start_paused = true)]

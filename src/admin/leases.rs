@@ -36,26 +36,19 @@ const DOUBT_AFTER_MS: i64 = 24 * 3_600 * 1_000;
 /// A reservation of more ordinals is a mistake of typing.
 const MAX_ORDINALS: u128 = 4_096;
 
-/// Why a lease is kept although nobody knows whether it should be; `None` if there is no doubt.
+/// Why a lease is kept although nobody knows whether it should be; `None` if there is no doubt. What is held or bound
+/// in doubt the reaper has noted.
 #[must_use]
 pub fn doubt(lease: &Lease, now: Timestamp) -> Option<&'static str> {
-    let seen = lease.seen.as_ref();
-    let missed = seen.and_then(|seen| seen.missed);
-    match lease.state() {
-        State::Bound => missed
-            .filter(|missed| now.since(*missed) >= DOUBT_AFTER_MS)
-            .map(|_| "pod missed for a day, and nothing proves it dead"),
-        // Its pod was found running, and the reaper ends it with that.
-        State::Held if lease.ends_with_its_pod() => missed
-            .filter(|missed| now.since(*missed) >= DOUBT_AFTER_MS)
-            .map(|_| "pod missed for a day, and nothing proves it dead"),
-        State::Held => {
-            let unknown = seen.is_none_or(|seen| seen.controller.is_none());
-            (unknown && now.since(lease.since) >= DOUBT_AFTER_MS)
-                .then_some("no controller known that wants it back")
-        }
-        State::Reserved => None,
+    let seen = lease.seen.as_ref()?;
+    let for_a_day = |since: Option<Timestamp>| since.is_some_and(|at| now.since(at) >= DOUBT_AFTER_MS);
+    // What is held and sticky misses its controller there, and that is no doubt.
+    let of_a_pod = lease.bound().is_some() || lease.ends_with_its_pod();
+    if of_a_pod && for_a_day(seen.missed) {
+        return Some("pod missed for a day, and nothing proves it dead");
     }
+    (lease.state() != State::Reserved && for_a_day(seen.doubt))
+        .then_some("kept in doubt for a day, `leasehold reap --dry-run` says why")
 }
 
 /// Is this address key a lease's? A pointer begins with its version and "lease"; only what does not is worth reading.

@@ -13,7 +13,7 @@
 //! | `acquired` | when the lease was made |
 //! | `since` | since when it is in its state |
 //! | `sticky`, `reserved`, `unconfirmed`, `doubtful` | marks |
-//! | `controller`, `missedAt` | what the reaper saw |
+//! | `controller`, `missedAt`, `doubtAt` | what the reaper saw |
 //! | `why` | what the table's last column says |
 //! | `key` | of a record that cannot be read: where it stands |
 //!
@@ -138,6 +138,7 @@ pub(crate) fn lease_json(row: &Row) -> Value {
         "doubtful": row.doubtful,
         "controller": lease.and_then(|l| l.seen.as_ref()).and_then(|seen| seen.controller.as_deref()),
         "missedAt": lease.and_then(|l| l.seen.as_ref()).and_then(|seen| seen.missed).map(format_time),
+        "doubtAt": lease.and_then(|l| l.seen.as_ref()).and_then(|seen| seen.doubt).map(format_time),
         "why": row.why,
         "key": row.key,
     })

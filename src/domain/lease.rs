@@ -162,6 +162,8 @@ pub struct Seen {
     pub controller: Option<String>,
     /// When a pass first missed the pod.
     pub missed: Option<Timestamp>,
+    /// Since when passes keep it only because they do not know.
+    pub doubt: Option<Timestamp>,
 }
 
 impl Lease {
@@ -209,7 +211,7 @@ impl Lease {
             return None;
         }
         let seen = self.seen.as_ref().and_then(|seen| seen.controller.clone());
-        let seen = seen.map(|controller| Seen { controller: Some(controller), missed: None });
+        let seen = seen.map(|controller| Seen { controller: Some(controller), ..Seen::default() });
         let (binding, since) =
             if stays { (self.binding.clone(), self.since) } else { (Binding::Idle(None), now) };
         Some(Self { binding, since, unconfirmed: true, seen, ..self.clone() })

@@ -582,7 +582,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
             reserved: old.is_some_and(|old| old.value.reserved),
             unconfirmed: false,
             // First missed at is forgotten: the pod is here.
-            seen: controller.map(|controller| Seen { controller: Some(controller), missed: None }),
+            seen: controller.map(|controller| Seen { controller: Some(controller), ..Seen::default() }),
         }
     }
 

@@ -233,7 +233,7 @@ pub fn unbind(old: &Stored<Lease>, unconfirmed: bool, now: Timestamp) -> Txn {
     lease.unconfirmed = unconfirmed;
     // It was the pod that was missed; from now on it is the controller that may be.
     let controller = lease.seen.take().and_then(|seen| seen.controller);
-    lease.seen = controller.map(|controller| Seen { controller: Some(controller), missed: None });
+    lease.seen = controller.map(|controller| Seen { controller: Some(controller), ..Seen::default() });
     let mut txn = note(old, &lease);
     txn.detach(&old.value);
     txn
@@ -573,7 +573,7 @@ mod tests {
             sticky,
             reserved: false,
             unconfirmed,
-            seen: Some(Seen { controller: None, missed: Some(ago(600)) }),
+            seen: Some(Seen { missed: Some(ago(600)), ..Seen::default() }),
         };
         let raw = record::encode_lease(&value, None);
         Stored { value, revision: Revision(7), raw }

@@ -172,6 +172,7 @@ const LEASE_FIELDS: &[&str] = &[
     "unconfirmed",
     "controller",
     "missedAt",
+    "doubtAt",
 ];
 
 /// The bytes of a lease; `previous` are those that were read, if it was.
@@ -213,6 +214,7 @@ pub fn encode_lease(lease: &Lease, previous: Option<&[u8]>) -> Vec<u8> {
             "unconfirmed": flag(lease.unconfirmed),
             "controller": seen.controller,
             "missedAt": seen.missed.map(format_time),
+            "doubtAt": seen.doubt.map(format_time),
         }),
     )
 }
@@ -284,8 +286,11 @@ pub fn read_lease(entry: &Entry) -> Result<Lease, RecordError> {
             return Err(fields.invalid("state", format!("{other:?} is none of bound, held, reserved")));
         }
     };
-    let seen =
-        Seen { controller: fields.text("controller")?.map(Into::into), missed: fields.time("missedAt")? };
+    let seen = Seen {
+        controller: fields.text("controller")?.map(Into::into),
+        missed: fields.time("missedAt")?,
+        doubt: fields.time("doubtAt")?,
+    };
     let since = since.or(at).unwrap_or(Timestamp(0));
     Ok(Lease {
         id,
@@ -697,7 +702,11 @@ mod tests {
             sticky: true,
             reserved: false,
             unconfirmed: false,
-            seen: Some(Seen { controller: Some("StatefulSet.apps/db".into()), missed: None }),
+            seen: Some(Seen {
+                controller: Some("StatefulSet.apps/db".into()),
+                missed: None,
+                doubt: Some(Timestamp(7_000)),
+            }),
         }
     }
 

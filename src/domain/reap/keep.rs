@@ -185,6 +185,36 @@ impl Keep {
 }
 
 impl Keep {
+    /// Is it kept because nobody knows? What is looked at again by and by, and not for ever, is no doubt.
+    pub(super) const fn is_doubt(&self) -> bool {
+        match self {
+            Self::NodeLostKeep { .. }
+            | Self::NoOwner { .. }
+            | Self::OwnerKind { .. }
+            | Self::UnknownAnswer { .. } => true,
+            Self::PodLives
+            | Self::Unclaimed { .. }
+            | Self::Terminating { .. }
+            | Self::KubeletLives { .. }
+            | Self::NodeUnknown { .. }
+            | Self::Finishing { .. }
+            | Self::NotMissedLongEnough { .. }
+            | Self::StaticPod { .. }
+            | Self::PodExists
+            | Self::OwnerWantsIt { .. }
+            | Self::ScaledDown { .. }
+            | Self::OwnerMissed { .. }
+            | Self::OwnerGone { .. }
+            | Self::ControllerFirst { .. }
+            | Self::Reserved
+            | Self::NoPodIdentity
+            | Self::Unreadable { .. }
+            | Self::OtherCluster { .. }
+            | Self::Braked { .. }
+            | Self::Changed => false,
+        }
+    }
+
     /// Where time alone stands in the way of the next verdict: how long, milliseconds.
     #[must_use]
     pub const fn left_ms(&self) -> Option<i64> {

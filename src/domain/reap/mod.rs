@@ -39,6 +39,9 @@
 //! - A sticky lease's controller is noted first and given back by the next pass: held, nobody would know who wants it.
 //! - A lease that was adopted (no sandbox bound it) and is not sticky goes by rows 1 to 8, since no DEL will end it. It
 //!   knows no node: absent is row 8, whatever became of the node.
+//! - What is kept because nobody knows (`nodeLost: keep`, no controller known, a kind that nobody reads, an answer that did
+//!   not come, a pool that is gone) is noted as in doubt, until another verdict takes the note away: it is shown, and
+//!   reported, after a day of that.
 //! - A lease becomes sticky by a note, never the contrary: `args.cni.sticky` is known to ADD alone, and the next ADD,
 //!   which knows that and the controller, decides it anew.
 //!
@@ -285,6 +288,10 @@ fn seen_missed(lease: &Lease) -> Option<Timestamp> {
     lease.seen.as_ref().and_then(|seen| seen.missed)
 }
 
+fn seen_doubt(lease: &Lease) -> Option<Timestamp> {
+    lease.seen.as_ref().and_then(|seen| seen.doubt)
+}
+
 /// What is to be done with a lease.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Verdict {
@@ -343,11 +350,13 @@ pub struct Note {
     pub controller: Option<String>,
     /// Since when what it needs is missed.
     pub missed: Missed,
+    /// Since when it is kept in doubt.
+    pub doubt: Missed,
     /// It becomes sticky.
     pub sticky: bool,
 }
 
-/// What becomes of [`Seen::missed`].
+/// What becomes of [`Seen::missed`], or of [`Seen::doubt`].
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Missed {
     /// It stays.
@@ -368,10 +377,12 @@ impl Note {
         if self.controller.is_some() {
             seen.controller.clone_from(&self.controller);
         }
-        match self.missed {
-            Missed::Same => {}
-            Missed::First(at) => seen.missed = Some(at),
-            Missed::Cleared => seen.missed = None,
+        for (noted, place) in [(self.missed, &mut seen.missed), (self.doubt, &mut seen.doubt)] {
+            match noted {
+                Missed::Same => {}
+                Missed::First(at) => *place = Some(at),
+                Missed::Cleared => *place = None,
+            }
         }
         next.seen = (seen != Seen::default()).then_some(seen);
         next.sticky |= self.sticky;
@@ -457,7 +468,7 @@ pub fn confirm(
 #[must_use]
 pub fn verdict(case: &Case<'_>, policy: &Policy, now: Timestamp) -> Verdict {
     let ruling = rule(case, policy, now);
-    let note = note(case, &ruling, policy);
+    let mut note = note(case, &ruling, policy);
     let (kept, missed_for) = match (ruling.end, &case.pools) {
         (End::Give(text), Answer::Present(_)) if !note.comes_first(case.lease) => {
             return Verdict::Give(Give { row: ruling.row, text, lease: Box::new(case.lease.clone()) });
@@ -473,7 +484,14 @@ pub fn verdict(case: &Case<'_>, policy: &Policy, now: Timestamp) -> Verdict {
             seen_missed(case.lease).filter(|_| note.missed == Missed::Same),
         ),
     };
-    let doubtful = missed_for.is_some_and(|missed| now.since(missed) >= ms(DOUBT_AFTER));
+    note.doubt = match seen_doubt(case.lease) {
+        None if kept.why.is_doubt() => Missed::First(now),
+        Some(since) if kept.why.is_doubt() && since > now => Missed::First(now),
+        Some(_) if !kept.why.is_doubt() => Missed::Cleared,
+        None | Some(_) => Missed::Same,
+    };
+    let doubted = seen_doubt(case.lease).filter(|_| note.doubt == Missed::Same);
+    let doubtful = [missed_for, doubted].into_iter().flatten().any(|at| now.since(at) >= ms(DOUBT_AFTER));
     let kept = Kept { report: kept.report || doubtful, ..kept };
     if note == Note::default() { Verdict::Keep(kept) } else { Verdict::Note(kept, note) }
 }

@@ -25,12 +25,10 @@ pub(super) fn rule(
     let retention = match &case.pools {
         Answer::Present(pools) => pools.retention,
         Answer::Absent => return Ruling::doubt("its pools are not known"),
-        Answer::Unknown(why) => return Ruling::doubt(why.as_str()).reported(is_old(case, now)),
+        Answer::Unknown(why) => return Ruling::doubt(why.as_str()),
     };
     match (Owner::of(case.lease, name, policy), &case.controller) {
-        (Owner::Known(_) | Owner::Guessed(_), Answer::Unknown(why)) => {
-            Ruling::doubt(why.as_str()).reported(is_old(case, now))
-        }
+        (Owner::Known(_) | Owner::Guessed(_), Answer::Unknown(why)) => Ruling::doubt(why.as_str()),
         (Owner::Known(owner) | Owner::Guessed(owner), Answer::Present(controller))
             if wants(controller, &owner, name) =>
         {

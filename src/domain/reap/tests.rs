@@ -100,6 +100,7 @@ fn lease(text: &str) -> Lease {
             }
             "since" => lease.since = at(value),
             "missed" => lease.seen.get_or_insert_default().missed = Some(at(value)),
+            "doubt" => lease.seen.get_or_insert_default().doubt = Some(at(value)),
             "seen" => lease.seen.get_or_insert_default().controller = Some(value.into()),
             other => panic!("{other}"),
         }
@@ -237,12 +238,16 @@ fn world(lease_: &str, pod_: &str, node_: &str, controller_: &str, pools_: &str)
     }
 }
 
-/// `1 keep pod_lives`; `8 note missed: not_missed_long_enough`; `5 give: pod deleting, …`; `!` is reported.
+/// `1 keep pod_lives`; `8 note missed: not_missed_long_enough`; `5 give: pod deleting, …`; `!` is reported. That it is
+/// noted as in doubt is left out: [`in_doubt`].
 fn say(verdict: &Verdict) -> String {
     let row = verdict.row();
     let keep = |kept: &Kept| format!("{}{}", kept.why.label(), if kept.report { "!" } else { "" });
     match verdict {
         Verdict::Keep(kept) => format!("{row} keep {}", keep(kept)),
+        Verdict::Note(kept, note) if *note == Note { doubt: note.doubt, ..Note::default() } => {
+            format!("{row} keep {}", keep(kept))
+        }
         Verdict::Note(kept, note) => {
             let missed = match note.missed {
                 Missed::Same => None,
@@ -594,7 +599,54 @@ fn a_controller_that_nobody_knows_keeps_and_is_doubtful_after_a_day() {
     held("name=db-1", "replicas=1", "shrink", "12 no owner keep no_owner");
     held("missed=-9999", "absent", "plain", "12 no owner keep no_owner");
     held("", "unknown", "plain", "15 keep unknown_answer");
-    held("since=-86400", "unknown", "plain", "15 keep unknown_answer!");
+    held("since=-86400", "unknown", "plain", "15 keep unknown_answer");
+}
+
+/// From the first pass that keeps it so it is noted, and after a day of that, reported.
+#[track_caller]
+fn in_doubt(lease: &str, pod: &str, node: &str, controller: &str, pools: &str, label: &str) {
+    let doubt = |since: &str| {
+        let world = world(&format!("{lease} {since}"), pod, node, controller, pools);
+        let verdict = world.verdict();
+        let kept = verdict.kept().unwrap();
+        assert_eq!(kept.why.label(), label, "{world:?}");
+        let noted = if let Verdict::Note(_, note) = &verdict { note.doubt } else { Missed::Same };
+        (noted, kept.report)
+    };
+    let first = doubt("").1;
+    assert_eq!(doubt(""), (Missed::First(NOW), first));
+    assert_eq!(doubt("doubt=1"), (Missed::First(NOW), first));
+    assert_eq!(doubt("doubt=-82800"), (Missed::Same, first));
+    assert_eq!(doubt("doubt=-90000"), (Missed::Same, true));
+}
+
+#[test]
+fn what_doubt_keeps_is_noted_and_reported_after_a_day() {
+    let job = "held seen=Job.batch/db";
+    let lost = "Running deleting=-60";
+    in_doubt("held", "absent", "unknown", "absent", "plain", "no_owner");
+    in_doubt(job, "absent", "unknown", "unknown", "plain", "owner_kind_not_read");
+    in_doubt(&format!("held {DB}"), "absent", "unknown", "replicas=1", "unknown", "unknown_answer");
+    in_doubt(&format!("held {DB}"), "absent", "unknown", "unknown", "plain", "unknown_answer");
+    in_doubt("bound", lost, "Unknown=-60", "unknown", "keep", "node_lost_keep");
+    in_doubt("bound", lost, "Unknown=-1", "unknown", "keep", "node_lost_keep");
+    in_doubt("bound", "Failed", "absent", "unknown", "keep", "node_lost_keep");
+    in_doubt("bound", lost, "absent", "unknown", "unknown", "unknown_answer");
+    in_doubt("bound missed=-600", "absent", "True", "unknown", "unknown", "unknown_answer");
+    // What is known again is in doubt no more.
+    for (lease, pod, controller) in [
+        ("bound", "Running", "unknown"),
+        ("bound", "Running deleting=60", "unknown"),
+        ("bound", "Failed finished=-1", "unknown"),
+        ("held", "Running", "unknown"),
+        ("held seen=StatefulSet.apps/db", "absent", "replicas=1"),
+        ("held seen=StatefulSet.apps/db", "absent", "absent"),
+    ] {
+        let world = world(&format!("{lease} doubt=-90000"), pod, "True", controller, "plain");
+        let Verdict::Note(kept, note) = world.verdict() else { panic!("{world:?}") };
+        assert_eq!((note.doubt, kept.report), (Missed::Cleared, false), "{world:?}");
+        assert_eq!(note.write(&world.lease).seen.and_then(|seen| seen.doubt), None);
+    }
 }
 
 #[test]
@@ -661,8 +713,13 @@ fn a_controller_is_noted_before_its_lease_ends() {
 #[test]
 fn a_note_changes_what_it_names_and_nothing_else() {
     let old = lease("bound missed=-60 seen=StatefulSet.apps/db");
-    let all = Note { controller: Some("X/y".into()), missed: Missed::First(NOW), sticky: true };
-    assert_eq!(all.write(&old), lease("bound missed=0 seen=X/y sticky"));
+    let all = Note {
+        controller: Some("X/y".into()),
+        missed: Missed::First(NOW),
+        doubt: Missed::First(NOW),
+        sticky: true,
+    };
+    assert_eq!(all.write(&old), lease("bound missed=0 doubt=0 seen=X/y sticky"));
     assert_eq!(Note::default().write(&old), old);
     let cleared = Note { missed: Missed::Cleared, ..Note::default() };
     assert_eq!(cleared.write(&old), lease("bound seen=StatefulSet.apps/db"));
@@ -943,7 +1000,7 @@ fn a_released_key_is_forgotten_after_a_day_unless_somebody_may_answer() {
     forgotten("-999999", true, Some("-999999"), false);
 }
 
-const LEASES: [&str; 22] = [
+const LEASES: [&str; 24] = [
     "bound",
     "bound sticky",
     "bound assigned missed=-600",
@@ -965,6 +1022,8 @@ const LEASES: [&str; 22] = [
     "held sticky seen=StatefulSet.apps/db missed=60",
     "held name=db-7 seen=StatefulSet.apps/db",
     "held seen=Job.batch/db since=-99999",
+    "held doubt=-99999",
+    "bound doubt=-600",
     "held seen=StatefulSet.apps.kruise.io/db missed=-600",
 ];
 const PODS: [&str; 18] = [

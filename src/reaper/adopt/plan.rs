@@ -582,7 +582,7 @@ pub(crate) fn adoptions(
         let first = addresses.first().and_then(|a| a.pool.as_ref()).and_then(|pool| pools.get(pool));
         // One with a generated suffix does not come back under its name.
         let seen = pod.controller.as_ref().filter(|_| !workload::has_random_suffix(name));
-        let seen = seen.map(|owner| Seen { controller: Some(owner.to_string()), missed: None });
+        let seen = seen.map(|owner| Seen { controller: Some(owner.to_string()), ..Seen::default() });
         let lease = Lease {
             sticky: sticky(&id, pod, first.copied(), wanted.sticky_kinds),
             id,
