@@ -268,6 +268,27 @@ async fn b013_a_static_pod_that_no_mirror_shows_keeps_its_address_without_its_le
 }
 
 #[tokio::test(start_paused = true)]
+async fn b013_it_keeps_it_without_its_attachment_too_until_its_node_is_gone() {
+    let scene = Scene::new();
+    let address = scene.runs("kube-system/etcd-n1", "E", "n1").await;
+    scene.vanishes("kube-system/etcd-n1");
+    loses_its_lease(&scene, "kube-system/etcd-n1");
+    scene.store().delete(&Key::new("v1/attachments/prod/n1/lan/E/eth0"));
+    assert_eq!(mends(&scene).await, LOST[..1]);
+    // It was written again as of no sandbox, and of no controller.
+    let lease = scene.world.lease("kube-system/etcd-n1").unwrap().value;
+    assert!(lease.is_adopted() && lease.seen.is_none(), "{lease:?}");
+    scene.pass().await;
+    scene.wait(600).await;
+    let report = scene.pass().await;
+    assert!(given(&report).is_empty());
+    assert_eq!(why(&report, "kube-system/etcd-n1").unwrap().0.to_string(), "11");
+    scene.api.state().nodes.remove(&node("n1"));
+    assert_eq!(scene.gives().await, ["kube-system/etcd-n1 8"]);
+    assert!(scene.world.show().contains(&format!("R {address} by kube-system/etcd-n1 unconfirmed")));
+}
+
+#[tokio::test(start_paused = true)]
 async fn b013_an_address_is_not_given_away_from_a_pod_that_may_run_with_it() {
     let scene = Scene::new();
     scene.runs("shop/dead-x7k2p", "D", "n1").await;

@@ -25,7 +25,8 @@ use crate::{
         names::{Namespace, NodeName, PoolName, Uid},
         pool::{Pool, StickyRule},
         reap::{
-            self, Brake, Case, Confirmed, Give, Keep, Kept, Note, PoolPolicy, Row, UNKNOWN_ANSWER, Verdict,
+            self, Brake, Case, Confirmed, Give, Keep, Kept, Note, PoolPolicy, Row, Sought, UNKNOWN_ANSWER,
+            Verdict,
         },
     },
     ops::{Change, Clock, Log, commit},
@@ -323,10 +324,10 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         })
     }
 
-    fn node(&self, name: &NodeName) -> Answer<&Node> {
+    fn node(&self, sought: &Sought) -> Answer<&Node> {
         match &self.looked.nodes {
             Some(Ok(nodes)) => {
-                nodes.iter().find(|node| node.name == *name).map_or(Answer::Absent, Answer::Present)
+                nodes.iter().find(|node| sought.is(&node.name)).map_or(Answer::Absent, Answer::Present)
             }
             Some(Err(why)) => Answer::Unknown(why.clone()),
             None => Answer::Unknown("the nodes were not asked for".into()),
@@ -336,7 +337,7 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
     fn case<'b>(&'b self, lease: &'b Lease, pod: Answer<&'b Pod>) -> Case<'b> {
         let needs = reap::needs(lease, &pod, self.context.policy);
         let unasked = || "nothing asked for it".to_owned();
-        let node = needs.node.map_or_else(|| Answer::Unknown(unasked()), |name| self.node(&name));
+        let node = needs.node.map_or_else(|| Answer::Unknown(unasked()), |sought| self.node(&sought));
         let controller = needs.controller.zip(key_of(lease)).map_or_else(
             || Answer::Unknown(unasked()),
             |(controller, key)| match self.looked.controllers.get(&(key.namespace, controller)) {
@@ -587,7 +588,7 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         let needs = reap::needs(lease, &pod, self.context.policy);
         // A node that was silent may have come back since the list.
         let node;
-        if let Some(name) = needs.node.filter(|_| self.listed_at.elapsed() >= NODE_FRESH) {
+        if let Some(Sought::Named(name)) = needs.node.filter(|_| self.listed_at.elapsed() >= NODE_FRESH) {
             node = self.node_again(&name).await.map_err(|error| unknown(&error))?;
             case.node = node.as_ref().map_or(Answer::Absent, Answer::Present);
         }

@@ -1,11 +1,13 @@
 //! Rows 1 to 11: a lease that a sandbox uses; also one that was adopted for a pod that runs, which knows no sandbox.
 
-use super::{Case, Count, Keep, Missed, Policy, Row, Ruling, STUCK_AFTER, count, keep::span, ms, node_of};
+use super::{
+    Case, Count, Keep, Missed, Policy, Row, Ruling, STUCK_AFTER, Sought, count, keep::span, ms, node_of,
+};
 use super::{MIN_ABSENT_AFTER, seen_controller, seen_missed};
 use crate::domain::{
     kubernetes::{Answer, Node, Phase, Pod, Ready},
     lease::{Holder, Lease, Stamp, Timestamp},
-    names::NodeName,
+    names::{NodeName, PodName},
     pool::NodeLost,
 };
 
@@ -19,7 +21,7 @@ pub(super) fn rule(
     match pod.map(|pod| (pod, pod.phase.is_final(), pod.deleting)) {
         None => match stamp {
             Some(stamp) => absent(case, stamp, policy, now),
-            None => unseen(case.lease, policy, now),
+            None => unseen(case, policy, now),
         },
         Some((pod, true, _)) => ended(case, pod, policy, now),
         Some((pod, false, None)) => lives(stamp, pod, now).missed(Missed::Cleared),
@@ -153,18 +155,27 @@ fn absent(case: &Case<'_>, stamp: &Stamp, policy: &Policy, now: Timestamp) -> Ru
     }
 }
 
-/// Row 8 of a lease without a sandbox: its node is not known.
-fn unseen(lease: &Lease, policy: &Policy, now: Timestamp) -> Ruling {
+/// Rows 8 and 11 of a lease without a sandbox: its node is not known.
+fn unseen(case: &Case<'_>, policy: &Policy, now: Timestamp) -> Ruling {
     let after = policy.absent_after.max(MIN_ABSENT_AFTER);
-    let (missed_ms, left_ms, noted) = match count(seen_missed(lease), after, now) {
+    let (missed_ms, left_ms, noted) = match count(seen_missed(case.lease), after, now) {
         Count::First => (0, ms(after), Missed::First(now)),
         Count::Waiting { missed_ms, left_ms } => (missed_ms, left_ms, Missed::Same),
         Count::Over { missed_ms } => (missed_ms, 0, Missed::Same),
     };
-    // A static pod's controller is its node: it runs whether the API shows it or not.
-    let node = seen_controller(lease).and_then(|seen| seen.strip_prefix("Node/"));
-    if let Some(node) = node.and_then(|name| NodeName::new(name).ok()) {
-        return Ruling::keep(Row::Static, Keep::StaticPod { node }).reported(true).missed(noted);
+    let Holder::Pod { name, .. } = &case.lease.id.holder else { return Ruling::doubt("it is of no pod") };
+    if let Some(sought) = static_node(case.lease, name) {
+        match &case.node {
+            Answer::Unknown(why) => return Ruling::doubt(why.as_str()),
+            Answer::Present(node) if !sought.is(&node.name) => {
+                return Ruling::doubt(format!("the answer is of node {}", node.name));
+            }
+            Answer::Present(node) => {
+                let why = Keep::StaticPod { node: node.name.clone() };
+                return Ruling::keep(Row::Static, why).reported(true).missed(noted);
+            }
+            Answer::Absent => {}
+        }
     }
     if left_ms > 0 {
         let why = Keep::NotMissedLongEnough { missed_ms, left_ms };
@@ -173,13 +184,28 @@ fn unseen(lease: &Lease, policy: &Policy, now: Timestamp) -> Ruling {
     Ruling::give(Row::Missed, format!("adopted, pod absent for {}", span(missed_ms)))
 }
 
+/// The node that a pod is a static one of, if it is one: where a controller was seen, that tells.
+pub(super) fn static_node(lease: &Lease, pod: &PodName) -> Option<Sought> {
+    match seen_controller(lease) {
+        Some(controller) => {
+            let name = controller.strip_prefix("Node/")?;
+            NodeName::new(name).ok().map(Sought::Named)
+        }
+        None => Some(Sought::Hinted(pod.clone())),
+    }
+}
+
 /// A controller that was seen tells: a static pod's is its node. Else its name does, which ends in the node's.
 fn is_perhaps_static(lease: &Lease, node: &NodeName) -> bool {
     let Holder::Pod { name, .. } = &lease.id.holder else { return false };
     match seen_controller(lease) {
         Some(controller) => controller.starts_with("Node/"),
-        None => name.as_str().strip_suffix(node.as_str()).is_some_and(|rest| rest.ends_with('-')),
+        None => is_named_after(name, node),
     }
+}
+
+pub(super) fn is_named_after(pod: &PodName, node: &NodeName) -> bool {
+    pod.as_str().strip_suffix(node.as_str()).is_some_and(|rest| rest.ends_with('-'))
 }
 
 fn wait_silent(case: &Case<'_>, row: Row, node: NodeName, silent_ms: i64, left_ms: i64) -> Ruling {

@@ -34,7 +34,8 @@
 //!   the pod is none.
 //! - 9 and 10 give back in spite of `nodeLost: keep`: somebody has taken the pod's object away.
 //! - 11: a lease does not know `config.source`. Static is a pod whose controller was seen to be its node; where no
-//!   controller was seen, one whose name ends in `-<node>`. It is noted as missed, so that it is shown after a day.
+//!   controller was seen, one whose name ends in `-<node>` (of a lease that knows no node, that of any there is). It is
+//!   noted as missed, so that it is shown after a day.
 //! - 4, 5 and 7 say `nodeLost: keep` from the first moment: nothing will be given back.
 //! - A sticky lease's controller is noted first and given back by the next pass: held, nobody would know who wants it.
 //! - A lease that was adopted (no sandbox bound it) and is not sticky goes by rows 1 to 8, since no DEL will end it. It
@@ -204,17 +205,37 @@ pub struct Case<'a> {
     pub pools: Answer<PoolPolicy>,
     /// Its pod.
     pub pod: Answer<&'a Pod>,
-    /// The node that [`needs`] names.
+    /// The node that [`needs`] seeks.
     pub node: Answer<&'a Node>,
     /// The controller that [`needs`] names.
     pub controller: Answer<&'a Controller>,
+}
+
+/// Which node a verdict rests on.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Sought {
+    /// The one of this name.
+    Named(NodeName),
+    /// One that this pod may be a static pod of: their names end in that of their node.
+    Hinted(PodName),
+}
+
+impl Sought {
+    /// Is it this one?
+    #[must_use]
+    pub fn is(&self, node: &NodeName) -> bool {
+        match self {
+            Self::Named(name) => name == node,
+            Self::Hinted(pod) => bound::is_named_after(pod, node),
+        }
+    }
 }
 
 /// What a verdict must know beyond the pod.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Needs {
     /// The node.
-    pub node: Option<NodeName>,
+    pub node: Option<Sought>,
     /// The controller, in the pod's namespace. A lease does not remember the version of its kind: where
     /// [`ControllerRef::version`] is empty, any that the server has will do.
     pub controller: Option<ControllerRef>,
@@ -239,8 +260,16 @@ pub fn needs(lease: &Lease, pod: &Answer<&Pod>, policy: &Policy) -> Needs {
         (State::Bound, Answer::Present(pod)) if pod.deleting.is_none() && !pod.phase.is_final() => {
             Needs::default()
         }
-        (State::Bound, Answer::Present(pod)) => Needs { node: node_of(lease, Some(pod)), controller: None },
-        (State::Bound, Answer::Absent) => Needs { node: node_of(lease, None), controller: None },
+        (State::Bound, Answer::Present(pod)) => {
+            Needs { node: node_of(lease, Some(pod)).map(Sought::Named), controller: None }
+        }
+        (State::Bound, Answer::Absent) => {
+            let node = match node_of(lease, None) {
+                Some(name) => Some(Sought::Named(name)),
+                None => bound::static_node(lease, name),
+            };
+            Needs { node, controller: None }
+        }
     }
 }
 

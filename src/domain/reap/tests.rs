@@ -50,7 +50,7 @@ fn words(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split_whitespace().map(|word| word.split_once('=').unwrap_or((word, "")))
 }
 
-/// `bound`, `held`, `reserved` or `container`; of pod shop/db-0, container c1 on n1, UID u1, bound an hour ago.
+/// `bound`, `held`, `adopted`, `reserved` or `container`; of pod shop/db-0, container c1 on n1, UID u1, bound an hour ago.
 fn lease(text: &str) -> Lease {
     let holder =
         Holder::Pod { namespace: Namespace::new("shop").unwrap(), name: PodName::new("db-0").unwrap() };
@@ -87,6 +87,7 @@ fn lease(text: &str) -> Lease {
         match word {
             "bound" => {}
             "held" => lease.binding = Binding::Idle(Some(stamp.clone())),
+            "adopted" => lease.binding = Binding::Idle(None),
             "reserved" => {
                 lease.reserved = true;
                 lease.binding = Binding::Idle(None);
@@ -455,6 +456,36 @@ fn row_11_a_static_pod_runs_whether_it_is_shown_or_not() {
     row("bound name=etcd-n12 missed=-120", "absent", "True", "8 give: pod absent for 2m");
 }
 
+/// An adopted lease knows no node. That of a static pod may be written again by a repair, with nothing that was seen.
+#[test]
+fn an_adopted_lease_ends_with_its_pod_unless_that_is_perhaps_static() {
+    let given = "8 give: adopted, pod absent for 2m";
+    for node in ["absent", "unknown"] {
+        row("adopted seen=ReplicaSet.apps/web missed=-120", "absent", node, given);
+    }
+    row("adopted", "absent", "absent", "8 note missed: not_missed_long_enough");
+    row("adopted missed=-119", "absent", "absent", "8 keep not_missed_long_enough");
+    row("adopted missed=-120", "absent", "absent", given);
+    for node in ["True", "False", "Unknown=-600", "False off"] {
+        row("adopted name=etcd-n1", "absent", node, "11 note missed: static_pod!");
+        row("adopted name=etcd-n1 missed=-9999", "absent", node, "11 keep static_pod!");
+        row("adopted name=etcd seen=Node/n1 missed=-9999", "absent", node, "11 keep static_pod!");
+    }
+    // No such node, or another one's answer.
+    row("adopted name=etcd-n1 missed=-120", "absent", "absent", given);
+    row("adopted name=etcd seen=Node/n1 missed=-120", "absent", "absent", given);
+    for lease in ["adopted name=etcd-n1 missed=-120", "adopted name=etcd seen=Node/n1 missed=-120"] {
+        row(lease, "absent", "True name=n2", "15 keep unknown_answer");
+        row(lease, "absent", "unknown", "15 keep unknown_answer");
+    }
+    row("adopted", "Running", "unknown", "1 keep pod_lives");
+    row("adopted", "Running deleting=-60", "True", "3 keep kubelet_lives");
+    row("adopted", "Running deleting=-60", "absent", "5 give: pod deleting, there is no node n1");
+    row("adopted", "Failed finished=-120", "True", "6 give: pod failed 2m ago");
+    // What is sticky is held for its pod.
+    row("adopted sticky name=bare missed=-9999", "absent", "absent", "12 no owner keep no_owner");
+}
+
 #[test]
 fn rows_13_and_13a_what_no_pod_can_end() {
     for pod in ["Running", "Failed finished=-9999", "absent", "unknown"] {
@@ -730,7 +761,11 @@ fn a_note_changes_what_it_names_and_nothing_else() {
 fn asks(lease_: &str, pod_: &str, node: Option<&str>, controller: Option<&str>) {
     let lease = lease(lease_);
     let found = needs(&lease, &pod(pod_, &lease).as_ref(), &Policy::default());
-    assert_eq!(found.node.as_ref().map(NodeName::as_str), node, "{lease_} | {pod_}");
+    let sought = found.node.map(|sought| match sought {
+        Sought::Named(name) => name.to_string(),
+        Sought::Hinted(pod) => format!("of {pod}"),
+    });
+    assert_eq!(sought.as_deref(), node, "{lease_} | {pod_}");
     assert_eq!(
         found.controller.map(|c| format!("{c} {}", c.version)).as_deref(),
         controller,
@@ -746,6 +781,12 @@ fn only_what_a_verdict_needs_is_asked() {
     asks("bound", "Running deleting=-60 node=n2", Some("n2"), None);
     asks("bound", "Failed node=n2", Some("n2"), None);
     asks("bound", "Failed unscheduled", Some("n1"), None);
+    asks("adopted", "Running", None, None);
+    asks("adopted", "Failed node=n2", Some("n2"), None);
+    asks("adopted", "absent", Some("of db-0"), None);
+    asks("adopted seen=Node/n2", "absent", Some("n2"), None);
+    asks("adopted seen=StatefulSet.apps/db", "absent", None, None);
+    asks("adopted sticky", "absent", None, Some("StatefulSet.apps/db v1"));
     asks("held", "Running", None, None);
     asks("held", "unknown", None, None);
     asks("held", "absent", None, Some("StatefulSet.apps/db v1"));
@@ -1000,7 +1041,7 @@ fn a_released_key_is_forgotten_after_a_day_unless_somebody_may_answer() {
     forgotten("-999999", true, Some("-999999"), false);
 }
 
-const LEASES: [&str; 24] = [
+const LEASES: [&str; 29] = [
     "bound",
     "bound sticky",
     "bound assigned missed=-600",
@@ -1011,6 +1052,11 @@ const LEASES: [&str; 24] = [
     "bound name=etcd-n1 missed=-9999",
     "bound name=etcd seen=Node/n1",
     "bound name=web-7d9c4f6b5d-x7k2p missed=-600",
+    "adopted",
+    "adopted missed=-120",
+    "adopted name=etcd-n1 missed=-9999",
+    "adopted name=etcd seen=Node/n1 missed=-600",
+    "adopted sticky seen=StatefulSet.apps/db missed=-600",
     "reserved",
     "container missed=-600",
     "held",
@@ -1078,6 +1124,17 @@ proptest! {
     }
 
     #[test]
+    fn what_may_be_static_is_never_given_while_its_node_is_there(world in worlds()) {
+        let Holder::Pod { name, .. } = &world.lease.id.holder else { return Ok(()) };
+        let seen = seen_controller(&world.lease);
+        let is_static = seen.map_or(name.as_str().ends_with("-n1"), |seen| seen.starts_with("Node/"));
+        let runs = world.lease.state() == State::Bound || world.lease.ends_with_its_pod();
+        if is_static && runs && matches!((&world.pod, &world.node), (Answer::Absent, Answer::Present(_))) {
+            prop_assert!(!is_give(&world.verdict()));
+        }
+    }
+
+    #[test]
     fn doubt_never_gives(world in worlds()) {
         let needs = needs(&world.lease, &world.pod.as_ref(), &Policy::default());
         let unknown = || "unknown";
@@ -1119,7 +1176,8 @@ proptest! {
 
     #[test]
     fn one_pass_alone_ends_nothing_that_is_absent(world in worlds()) {
-        let absent = matches!(world.pod, Answer::Absent) && world.lease.state() == State::Bound;
+        let runs = world.lease.state() == State::Bound || world.lease.ends_with_its_pod();
+        let absent = matches!(world.pod, Answer::Absent) && runs;
         if absent && world.lease.seen.as_ref().is_none_or(|seen| seen.missed.is_none()) {
             prop_assert!(!is_give(&world.verdict()));
         }
