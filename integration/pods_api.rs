@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::Path, sync::Mutex, time::Duration};
 
 use leasehold::{
     domain::{
-        kubernetes::{ControllerRef, Phase, PodKey, Ready, Wants},
+        kubernetes::{ControllerRef, Finished, Phase, PodKey, Ready, Wants},
         names::{Namespace, NodeName, PodName, Uid},
     },
     pods::{About, Api, ApiError, Choice, Cluster, Event, Hint, Settings, Surroundings},
@@ -167,7 +167,8 @@ fn a_list_says_of_each_pod_what_the_pod_says_itself() {
             match pod.key.name.as_str() {
                 "owned" => assert_eq!((pod.addresses.len(), pod.controller.is_some()), (2, true)),
                 "noted" => assert_eq!((pod.addresses.len(), pod.wishes.len()), (2, 2)),
-                "ended" => assert!(pod.finished.is_some()),
+                "ended" => assert!(matches!(pod.finished, Finished::At(_))),
+                "half-ended" => assert_eq!(pod.finished, Finished::StillRuns),
                 "leaving" => assert!(pod.deleting.is_some()),
                 _ => {}
             }

@@ -13,7 +13,7 @@ use std::{
 
 use leasehold::{
     domain::{
-        kubernetes::{self, Controller, ControllerRef, Listed, Live, Phase, Pod, PodKey},
+        kubernetes::{self, Controller, ControllerRef, Finished, Listed, Live, Phase, Pod, PodKey},
         names::{Namespace, NodeName, Uid},
     },
     pods::{
@@ -57,7 +57,7 @@ async fn busy() -> Scene {
         scene.leaves(pod);
     }
     let now = scene.api.state().now;
-    scene.change("shop/ended-x7k2p", |pod| (pod.phase, pod.finished) = (Phase::Failed, Some(now)));
+    scene.change("shop/ended-x7k2p", |pod| (pod.phase, pod.finished) = (Phase::Failed, Finished::At(now)));
     scene.scale("shop/db", 2);
     scene.world.node("n1").del("shop/db-2", "db-2").await;
     scene.vanishes("shop/db-2");

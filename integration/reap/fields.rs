@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{
     admin::{Scope, leases, pools},
     domain::{
-        kubernetes::{ControllerRef, Phase, PodAddress, Ready},
+        kubernetes::{ControllerRef, Finished, Phase, PodAddress, Ready},
         lease::Timestamp,
         names::{IfName, Namespace, PoolName},
         reap::Policy,
@@ -392,17 +392,17 @@ async fn b056_a_finished_job_gives_its_address_back_and_one_that_starts_again_do
     }
     scene.wait(600).await;
     let now = scene.api.state().now;
-    let ends = |phase: Phase, finished: Option<Timestamp>| {
+    let ends = |phase: Phase, finished: Finished| {
         move |pod: &mut leasehold::domain::kubernetes::Pod| {
             (pod.phase, pod.finished) = (phase, finished);
         }
     };
-    scene.change("shop/done-x7k2p", ends(Phase::Succeeded, Some(now)));
-    scene.change("shop/failed-x7k2p", ends(Phase::Failed, Some(now)));
+    scene.change("shop/done-x7k2p", ends(Phase::Succeeded, Finished::At(now)));
+    scene.change("shop/failed-x7k2p", ends(Phase::Failed, Finished::At(now)));
     // restartPolicy OnFailure: a container has ended, the pod has not.
-    scene.change("shop/again-x7k2p", ends(Phase::Running, Some(now)));
+    scene.change("shop/again-x7k2p", ends(Phase::Running, Finished::At(now)));
     // Its status does not tell when.
-    scene.change("shop/silent-x7k2p", ends(Phase::Failed, None));
+    scene.change("shop/silent-x7k2p", ends(Phase::Failed, Finished::Unsaid));
     assert!(passes(&scene, 90).await.is_empty());
     assert_eq!(passes(&scene, 30).await, ["shop/done-x7k2p 6", "shop/failed-x7k2p 6", "shop/silent-x7k2p 6"]);
     let left = scene.world.show();
@@ -540,7 +540,7 @@ async fn b061_each_setting_of_a_pass_counts() {
         scene.vanishes("shop/a-0");
         scene.falls_silent("n2");
         scene.leaves("shop/b-0");
-        scene.change("shop/c-0", |pod| (pod.phase, pod.finished) = (Phase::Succeeded, Some(now)));
+        scene.change("shop/c-0", |pod| (pod.phase, pod.finished) = (Phase::Succeeded, Finished::At(now)));
         scene.world.node("n1").del("shop/d-0", "d-0").await;
         scene.vanishes("shop/d-0");
         let set = leasehold::domain::names::Namespace::new("shop").unwrap();

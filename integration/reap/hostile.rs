@@ -8,7 +8,7 @@ use std::{
 
 use leasehold::{
     domain::{
-        kubernetes::{ControllerRef, Phase, Ready},
+        kubernetes::{ControllerRef, Finished, Phase, Ready},
         lease::Timestamp,
         names::{ClusterName, Namespace, PodName},
     },
@@ -351,7 +351,7 @@ async fn a_clock_of_a_node_that_is_an_hour_off_takes_no_grace_from_its_pods() {
         assert!(scene.gives().await.is_empty());
         // Its last container ended just now, says its kubelet by its own clock.
         let said = Timestamp(scene.api.state().now.0 + minutes * 60_000);
-        scene.change(pod, |pod| (pod.phase, pod.finished) = (Phase::Succeeded, Some(said)));
+        scene.change(pod, |pod| (pod.phase, pod.finished) = (Phase::Succeeded, Finished::At(said)));
         assert!(scene.gives().await.is_empty(), "{minutes}");
         scene.wait(119).await;
         assert!(scene.gives().await.is_empty(), "{minutes}");

@@ -8,7 +8,7 @@ use std::{
 
 use leasehold::{
     domain::{
-        kubernetes::{Phase, Ready},
+        kubernetes::{Finished, Phase, Ready},
         lease::Timestamp,
         names::{ClusterName, Namespace},
         reap::Brake,
@@ -439,7 +439,7 @@ async fn the_controller_is_to_be_noted_first() -> Scene {
     let mut state = scene.api.state();
     let long_ago = Timestamp(state.now.0 - 3_600_000);
     let pod = state.pods.get_mut(&key("shop/db-0")).unwrap();
-    (pod.created, pod.finished, pod.phase) = (long_ago, Some(long_ago), Phase::Succeeded);
+    (pod.created, pod.finished, pod.phase) = (long_ago, Finished::At(long_ago), Phase::Succeeded);
     drop(state);
     scene
 }

@@ -9,7 +9,7 @@ use std::{
 
 use leasehold::{
     domain::{
-        kubernetes::{self, ControllerRef, Phase, Pod, PodKey, Ready, Wants},
+        kubernetes::{self, ControllerRef, Finished, Phase, Pod, PodKey, Ready, Wants},
         lease::{Holder, Lease, LeaseId, Timestamp},
         names::{BootId, ClusterName, ContainerId, IfName, Namespace, NetworkName, NodeName, PodName, Uid},
     },
@@ -566,7 +566,9 @@ impl State {
         let at = Timestamp(self.now().0 + self.nodes[node].clock.skew);
         self.change_pod(slot, |pod| {
             pod.phase = Phase::Succeeded;
-            pod.finished = pod.finished.or(timed.then_some(at));
+            if timed && pod.finished == Finished::Unsaid {
+                pod.finished = Finished::At(at);
+            }
         });
     }
 }

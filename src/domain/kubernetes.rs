@@ -88,8 +88,8 @@ pub struct Pod {
     pub phase: Phase,
     /// `metadata.deletionTimestamp`: when it is to be gone; the grace is in it.
     pub deleting: Option<Timestamp>,
-    /// When its last container ended, if the status says so of every one.
-    pub finished: Option<Timestamp>,
+    /// Whether its containers have ended.
+    pub finished: Finished,
     /// `metadata.creationTimestamp`.
     pub created: Timestamp,
     /// `kubernetes.io/config.mirror`: it is the picture of a static pod, whose UID this is.
@@ -103,6 +103,17 @@ pub struct Pod {
     /// `status.podIPs`, and the addresses in the annotation `k8s.v1.cni.cncf.io/network-status`. Nothing is freed by
     /// them: a pod may have others.
     pub addresses: Vec<PodAddress>,
+}
+
+/// What the status of a pod says of the end of its containers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Finished {
+    /// All have ended, the last one then.
+    At(Timestamp),
+    /// One of them still runs.
+    StillRuns,
+    /// It does not say it of every one.
+    Unsaid,
 }
 
 /// An address that a pod says it has.

@@ -9,7 +9,7 @@ use std::{
 
 use super::{ApiError, Cluster, Event};
 use crate::domain::{
-    kubernetes::{Controller, ControllerRef, Listed, Live, Node, Phase, Pod, PodKey, Ready, Wants},
+    kubernetes::{Controller, ControllerRef, Finished, Listed, Live, Node, Phase, Pod, PodKey, Ready, Wants},
     lease::Timestamp,
     names::{Namespace, NodeName, Uid},
 };
@@ -116,7 +116,7 @@ impl State {
             node: Some(node.clone()),
             phase: Phase::Running,
             deleting: None,
-            finished: None,
+            finished: Finished::Unsaid,
             created: self.now,
             mirror: None,
             controller: None,

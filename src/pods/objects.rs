@@ -11,7 +11,9 @@ use serde::{
 };
 
 use crate::domain::{
-    kubernetes::{Controller, ControllerRef, Node, Phase, Pod, PodAddress, PodKey, Ready, WISH, Wants},
+    kubernetes::{
+        Controller, ControllerRef, Finished, Node, Phase, Pod, PodAddress, PodKey, Ready, WISH, Wants,
+    },
     lease::Timestamp,
     names::{Namespace, NodeName, PodName, Uid},
 };
@@ -278,6 +280,7 @@ pub(super) struct ContainerStatus {
 
 #[derive(Deserialize)]
 pub(super) struct State {
+    pub(super) running: Option<IgnoredAny>,
     pub(super) terminated: Option<Terminated>,
 }
 
@@ -299,15 +302,19 @@ impl PodStatus {
     }
 
     /// When the last container ended; nothing unless the status says it of each one that the pod has.
-    fn finished(&self, containers: usize) -> Option<Timestamp> {
+    fn finished(&self, containers: usize) -> Finished {
         let main = self.container_statuses.as_deref().unwrap_or_default();
-        if main.is_empty() || main.len() < containers {
-            return None;
-        }
         let others = [&self.init_container_statuses, &self.ephemeral_container_statuses];
-        let all = main.iter().chain(others.into_iter().flatten().flatten());
-        let ends = all.map(|status| Some(status.state.as_ref()?.terminated.as_ref()?.finished_at?.0));
-        ends.collect::<Option<Vec<_>>>()?.into_iter().max()
+        let states = main.iter().chain(others.into_iter().flatten().flatten()).map(|one| one.state.as_ref());
+        if states.clone().flatten().any(|state| state.running.is_some()) {
+            return Finished::StillRuns;
+        }
+        if main.is_empty() || main.len() < containers {
+            return Finished::Unsaid;
+        }
+        let ends = states.map(|state| Some(state?.terminated.as_ref()?.finished_at?.0));
+        let last = ends.collect::<Option<Vec<_>>>().and_then(|ends| ends.into_iter().max());
+        last.map_or(Finished::Unsaid, Finished::At)
     }
 }
 
@@ -600,12 +607,20 @@ mod tests {
     }
 
     #[track_caller]
-    fn finished(status: &Value, expected: Option<i64>) {
+    fn finished(status: &Value, expected: impl Into<Option<i64>>) {
+        said(
+            status,
+            expected.into().map_or(Finished::Unsaid, |second| Finished::At(Timestamp(second * 1000))),
+        );
+    }
+
+    #[track_caller]
+    fn said(status: &Value, expected: Finished) {
         let found = pod(|pod| {
             pod["spec"]["containers"] = json!([{ "name": "c" }, { "name": "d" }]);
             pod["status"] = status.clone();
         });
-        assert_eq!(found.unwrap().finished, expected.map(|second| Timestamp(second * 1000)), "{status}");
+        assert_eq!(found.unwrap().finished, expected, "{status}");
     }
 
     #[test]
@@ -620,7 +635,10 @@ mod tests {
             Some(3),
         );
         let running = json!([{ "name": "c", "state": { "running": {} } }]);
-        finished(&json!({ "containerStatuses": both, "initContainerStatuses": running }), None);
+        said(&json!({ "containerStatuses": both, "initContainerStatuses": running }), Finished::StillRuns);
+        said(&json!({ "phase": "Failed", "containerStatuses": running }), Finished::StillRuns);
+        let waits = json!({ "name": "c", "state": { "waiting": {}, "running": null } });
+        finished(&json!({ "containerStatuses": [ended(two), waits] }), None);
         finished(
             &json!({ "containerStatuses": both, "ephemeralContainerStatuses": [{ "name": "e" }] }),
             None,

@@ -8,6 +8,7 @@ use std::fmt;
 
 use hyper::body::Bytes;
 use prost::Message;
+use serde::de::IgnoredAny;
 
 use super::objects as json;
 use crate::domain::lease::Timestamp;
@@ -152,9 +153,14 @@ struct ContainerStatus {
 
 #[derive(Clone, PartialEq, Message)]
 struct State {
+    #[prost(message, optional, tag = "2")]
+    running: Option<Running>,
     #[prost(message, optional, tag = "3")]
     terminated: Option<Terminated>,
 }
+
+#[derive(Clone, PartialEq, Message)]
+struct Running {}
 
 #[derive(Clone, PartialEq, Message)]
 struct Terminated {
@@ -310,6 +316,7 @@ impl From<PodIp> for json::PodIp {
 impl From<ContainerStatus> for json::ContainerStatus {
     fn from(status: ContainerStatus) -> Self {
         let state = status.state.map(|state| json::State {
+            running: state.running.map(|_| IgnoredAny),
             terminated: state
                 .terminated
                 .map(|terminated| json::Terminated { finished_at: time(terminated.finished_at) }),
@@ -339,7 +346,8 @@ pub(super) fn written(value: &serde_json::Value) -> Option<Vec<u8>> {
     fn ended(value: &Value) -> ContainerStatus {
         let ended = &value["state"]["terminated"];
         let terminated = ended.is_object().then(|| Terminated { finished_at: time(&ended["finishedAt"]) });
-        ContainerStatus { state: Some(State { terminated }) }
+        let running = value["state"]["running"].is_object().then_some(Running {});
+        ContainerStatus { state: Some(State { running, terminated }) }
     }
     fn pod(value: &Value) -> Pod {
         let (meta, spec, status) = (&value["metadata"], &value["spec"], &value["status"]);

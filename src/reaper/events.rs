@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     use crate::domain::{
-        kubernetes::{Phase, PodKey},
+        kubernetes::{Finished, Phase, PodKey},
         lease::{Binding, LeaseId, LeasedAddress, Timestamp},
         names::{DomainName, IfName, NetworkName, PodName, PoolName, Uid},
     };
@@ -321,7 +321,7 @@ mod tests {
             node: None,
             phase: Phase::Running,
             deleting: None,
-            finished: None,
+            finished: Finished::Unsaid,
             created: Timestamp(0),
             mirror: None,
             controller: None,

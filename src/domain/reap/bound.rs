@@ -3,9 +3,9 @@
 use super::{
     Case, Count, Keep, Missed, Policy, Row, Ruling, STUCK_AFTER, Sought, count, keep::span, ms, node_of,
 };
-use super::{MIN_ABSENT_AFTER, seen_controller, seen_missed};
+use super::{MIN_ABSENT_AFTER, seen_controller, seen_doubt, seen_missed};
 use crate::domain::{
-    kubernetes::{Answer, Node, Phase, Pod, Ready},
+    kubernetes::{Answer, Finished, Node, Phase, Pod, Ready},
     lease::{Holder, Lease, Stamp, Timestamp},
     names::{NodeName, PodName},
     pool::NodeLost,
@@ -92,8 +92,19 @@ fn ended(case: &Case<'_>, pod: &Pod, policy: &Policy, now: Timestamp) -> Ruling 
 /// Row 6. A pass that saw the pod ended knows that it had ended by then, whatever the node's clock says.
 fn finished(lease: &Lease, pod: &Pod, policy: &Policy, now: Timestamp) -> Ruling {
     let noted = seen_missed(lease).filter(|noted| *noted >= pod.created && *noted <= now);
-    // A node whose clock is slow says that it ended before it was made.
-    let said = pod.finished.filter(|said| *said >= pod.created);
+    let said = match pod.finished {
+        // What is said of the whole pod and of a part of it is not both true: the part may answer.
+        Finished::StillRuns => {
+            let since = seen_doubt(lease).filter(|since| *since <= now);
+            let ended_ms = since.map_or(0, |since| now.since(since));
+            return Ruling::keep(Row::Ended, Keep::ContainerRuns { ended_ms })
+                .reported(ended_ms >= ms(STUCK_AFTER))
+                .missed(Missed::Cleared);
+        }
+        // A node whose clock is slow says that it ended before it was made.
+        Finished::At(said) => Some(said).filter(|said| *said >= pod.created),
+        Finished::Unsaid => None,
+    };
     let since = match (noted, said) {
         (Some(noted), Some(said)) => Some(noted.min(said)),
         (one, other) => one.or(other),

@@ -115,6 +115,8 @@ pub enum Keep {
     NodeLostKeep { lost: String },
     /// Its pod has ended, and its sandbox is being torn down.
     Finishing { left_ms: i64 },
+    /// Its pod has ended, as one part of its status says, and a container of it runs, as another does.
+    ContainerRuns { ended_ms: i64 },
     /// Its pod has not been missed for long, or only by this pass.
     NotMissedLongEnough { missed_ms: i64, left_ms: i64 },
     /// A static pod runs whether the API shows it or not.
@@ -163,6 +165,7 @@ impl Keep {
             Self::NodeUnknown { .. } => "node_unknown",
             Self::NodeLostKeep { .. } => "node_lost_keep",
             Self::Finishing { .. } => "finishing",
+            Self::ContainerRuns { .. } => "container_runs",
             Self::NotMissedLongEnough { .. } => "not_missed_long_enough",
             Self::StaticPod { .. } => "static_pod",
             Self::PodExists => "pod_exists",
@@ -189,6 +192,7 @@ impl Keep {
     pub(super) const fn is_doubt(&self) -> bool {
         match self {
             Self::NodeLostKeep { .. }
+            | Self::ContainerRuns { .. }
             | Self::NoOwner { .. }
             | Self::OwnerKind { .. }
             | Self::UnknownAnswer { .. } => true,
@@ -229,6 +233,7 @@ impl Keep {
             | Self::Unclaimed { .. }
             | Self::KubeletLives { .. }
             | Self::NodeLostKeep { .. }
+            | Self::ContainerRuns { .. }
             | Self::StaticPod { .. }
             | Self::PodExists
             | Self::OwnerWantsIt { .. }
@@ -263,6 +268,9 @@ impl fmt::Display for Keep {
             }
             Self::NodeLostKeep { lost } => write!(f, "{lost}, nodeLost keep"),
             Self::Finishing { left_ms } => write!(f, "pod ended, given back in {}", span(*left_ms)),
+            Self::ContainerRuns { ended_ms } => {
+                write!(f, "pod ended, seen so for {}, but a container of it runs", span(*ended_ms))
+            }
             Self::NotMissedLongEnough { missed_ms, left_ms } => {
                 write!(f, "pod missed {}, given back in {}", span(*missed_ms), span(*left_ms))
             }

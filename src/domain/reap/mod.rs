@@ -13,7 +13,7 @@
 //! | 3 | bound | deleting, `deletionTimestamp` passed | Ready=True or False | keep: the kubelet lives; reported after 15 min |
 //! | 4 | bound | as 3 | Ready=Unknown, shorter than lost-after | keep |
 //! | 5 | bound | as 3 | Ready=Unknown for lost-after; or out of service and not Ready; or no such node | give back (`nodeLost: keep`: keep) |
-//! | 6 | bound | Succeeded or Failed | Ready=True or False | give back finished-after after the last container ended |
+//! | 6 | bound | Succeeded or Failed | Ready=True or False | give back finished-after after the last container ended; keep while the status says of one that it runs, reported after 15 min |
 //! | 7 | bound | Succeeded or Failed | Unknown or no such node | as 4, 5: PodGC writes Failed, too |
 //! | 8 | bound | absent | Ready=True or False | give back absent-after after it was first missed |
 //! | 9 | bound | absent | Unknown | as 8, and not before lost-after |
@@ -32,6 +32,8 @@
 //! - 6, when the pod does not say when its last container ended, or says a time that is still to come or before it was
 //!   made (that time is the node's clock): counted from a note of the first pass that saw it ended. A note older than
 //!   the pod is none.
+//! - 6, of a container that runs although its pod has ended: counted from the first pass that saw it so; what is said of
+//!   its end counts from then on, as if there had been nothing before.
 //! - 9 and 10 give back in spite of `nodeLost: keep`: somebody has taken the pod's object away.
 //! - 11: a lease does not know `config.source`. Static is a pod whose controller was seen to be its node; where no
 //!   controller was seen, one whose name ends in `-<node>` (of a lease that knows no node, that of any there is). It is

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::{
-    kubernetes::{Phase, PodKey, Ready, Wants},
+    kubernetes::{Finished, Phase, PodKey, Ready, Wants},
     lease::{Binding, Declined, LeaseId, LeasedAddress, Stamp},
     names::{ContainerId, DomainName, IfName, NetworkName, Uid},
     pool::{Draft, RangeDraft},
@@ -135,7 +135,7 @@ fn pod(text: &str, of: &Lease) -> Answer<Pod> {
             node: Some(NodeName::new("n1").unwrap()),
             phase: Phase::Running,
             deleting: None,
-            finished: None,
+            finished: Finished::Unsaid,
             created: at("-1800"),
             mirror: None,
             controller: None,
@@ -151,7 +151,8 @@ fn pod(text: &str, of: &Lease) -> Answer<Pod> {
                 "Failed" => pod.phase = Phase::Failed,
                 "Unknown" => pod.phase = Phase::Unknown,
                 "deleting" => pod.deleting = Some(at(value)),
-                "finished" => pod.finished = Some(at(value)),
+                "finished" => pod.finished = Finished::At(at(value)),
+                "runs" => pod.finished = Finished::StillRuns,
                 "created" => pod.created = at(value),
                 "uid" => pod.uid = Uid::new(value).unwrap(),
                 "mirror" => pod.mirror = Some(value.into()),
@@ -381,6 +382,23 @@ fn row_6_a_pod_that_has_ended_gives_after_its_teardown() {
         row_of("keep", "bound", "Succeeded finished=-120", node, "6 give: pod succeeded 2m ago");
         row_of("unknown", "bound", "Succeeded finished=-120", node, "15 keep unknown_answer");
     }
+}
+
+#[test]
+fn row_6_a_container_that_runs_has_not_ended_with_its_pod() {
+    for node in ["True", "False", "True off", "False off"] {
+        row("bound", "Failed runs", node, "6 keep container_runs");
+        row("bound doubt=-600", "Failed runs", node, "6 keep container_runs");
+        row("bound doubt=-899", "Succeeded runs deleting=-600", node, "6 keep container_runs");
+        row("bound doubt=-900", "Failed runs", node, "6 keep container_runs!");
+        row("adopted doubt=-900", "Failed runs", node, "6 keep container_runs!");
+        // What was counted until it said so counts no more.
+        row("bound missed=-600", "Failed runs", node, "6 note cleared: container_runs");
+        row("bound doubt=-9999", "Failed finished=-119", node, "6 keep finishing");
+    }
+    // Nobody is there who could know.
+    row("bound", "Failed runs", "Unknown=-30", "7 give: pod ended, node n1 unreachable 30s");
+    row("bound", "Failed runs", "absent", "7 give: pod ended, there is no node n1");
 }
 
 #[test]
@@ -647,7 +665,7 @@ fn in_doubt(lease: &str, pod: &str, node: &str, controller: &str, pools: &str, l
     let first = doubt("").1;
     assert_eq!(doubt(""), (Missed::First(NOW), first));
     assert_eq!(doubt("doubt=1"), (Missed::First(NOW), first));
-    assert_eq!(doubt("doubt=-82800"), (Missed::Same, first));
+    assert_eq!(doubt("doubt=-82800"), (Missed::Same, first || label == "container_runs"));
     assert_eq!(doubt("doubt=-90000"), (Missed::Same, true));
 }
 
@@ -662,6 +680,7 @@ fn what_doubt_keeps_is_noted_and_reported_after_a_day() {
     in_doubt("bound", lost, "Unknown=-60", "unknown", "keep", "node_lost_keep");
     in_doubt("bound", lost, "Unknown=-1", "unknown", "keep", "node_lost_keep");
     in_doubt("bound", "Failed", "absent", "unknown", "keep", "node_lost_keep");
+    in_doubt("bound", "Failed runs", "True", "unknown", "plain", "container_runs");
     in_doubt("bound", lost, "absent", "unknown", "unknown", "unknown_answer");
     in_doubt("bound missed=-600", "absent", "True", "unknown", "unknown", "unknown_answer");
     // What is known again is in doubt no more.
@@ -939,6 +958,12 @@ fn every_reason_is_a_sentence_with_its_figures() {
     );
     text_of("bound", "Running deleting=-90", "Unknown=-10", "node n1 unreachable 10s, given back in 20s");
     text_of("bound", "Failed finished=-12", "True", "pod ended, given back in 1m48s");
+    text_of(
+        "bound doubt=-60",
+        "Failed runs",
+        "True",
+        "pod ended, seen so for 1m, but a container of it runs",
+    );
     text_of("bound missed=-12", "absent", "True", "pod missed 12s, given back in 1m48s");
     text_of("bound name=a-n1", "absent", "True", "pod missed, but perhaps a static pod of node n1");
     text_of("held", "Running", "True", "its pod exists");
@@ -1072,7 +1097,7 @@ const LEASES: [&str; 29] = [
     "bound doubt=-600",
     "held seen=StatefulSet.apps.kruise.io/db missed=-600",
 ];
-const PODS: [&str; 18] = [
+const PODS: [&str; 20] = [
     "absent",
     "absent",
     "unknown",
@@ -1088,6 +1113,8 @@ const PODS: [&str; 18] = [
     "Failed finished=-119",
     "Failed finished=-120 of=Job.batch/db",
     "Failed finished=600",
+    "Failed runs",
+    "Succeeded runs deleting=-60",
     "Failed created=-60",
     "Failed deleting=60",
     "Succeeded finished=-600 deleting=-60 wish=true",
@@ -1230,6 +1257,7 @@ fn every_label_is_one_word_and_its_own() {
         Keep::NodeUnknown { node: node(), silent_ms: 0, left_ms: 0 },
         Keep::NodeLostKeep { lost: text() },
         Keep::Finishing { left_ms: 0 },
+        Keep::ContainerRuns { ended_ms: 0 },
         Keep::NotMissedLongEnough { missed_ms: 0, left_ms: 0 },
         Keep::StaticPod { node: node() },
         Keep::PodExists,
