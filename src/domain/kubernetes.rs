@@ -130,13 +130,15 @@ pub struct PodAddress {
 pub enum Ready {
     /// Its kubelet says that pods can run.
     True,
-    /// Its kubelet says that they cannot: it lives all the same. Also a node that has no such condition yet.
+    /// Its kubelet says that they cannot: it lives all the same.
     False,
     /// Its kubelet has said nothing for the grace period of the node controller (50 s by default).
     Unknown {
         /// When it became so.
         since: Timestamp,
     },
+    /// It has no such condition: its kubelet has not come up yet, or somebody made its object by hand.
+    Unsaid,
 }
 
 /// A node, as far as a verdict needs it.

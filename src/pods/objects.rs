@@ -443,7 +443,8 @@ impl NodeObject {
                 Some(one) if one.status.as_deref() == Some("Unknown") => {
                     Ready::Unknown { since: one.last_transition_time.map_or(at, |time| time.0) }
                 }
-                Some(_) | None => Ready::False,
+                Some(_) => Ready::False,
+                None => Ready::Unsaid,
             },
             out_of_service: taints.any(|taint| taint.key.as_deref() == Some(OUT_OF_SERVICE)),
         })
@@ -686,6 +687,22 @@ mod tests {
         assert!(error.contains("invalid character '/'"), "{error}");
         let error = pod(|pod| pod["metadata"]["deletionTimestamp"] = "soon".into()).unwrap_err();
         assert!(error.contains("\"soon\" is no time"), "{error}");
+    }
+
+    #[test]
+    fn a_node_is_ready_as_its_condition_says_and_without_one_nobody_knows() {
+        let case = |status: Value, expected: Ready| {
+            let object = json!({ "metadata": { "name": "n1" }, "status": status }).to_string();
+            let object: NodeObject = parse(object.as_bytes()).unwrap();
+            assert_eq!(object.node(Timestamp(7)).unwrap().ready, expected, "{status}");
+        };
+        let ready = |status: &str| json!({ "conditions": [{ "type": "Ready", "status": status }] });
+        case(ready("True"), Ready::True);
+        case(ready("False"), Ready::False);
+        case(ready("Unknown"), Ready::Unknown { since: Timestamp(7) });
+        case(json!({ "conditions": [{ "type": "DiskPressure", "status": "False" }] }), Ready::Unsaid);
+        case(json!({}), Ready::Unsaid);
+        case(json!(null), Ready::Unsaid);
     }
 
     #[test]

@@ -232,6 +232,7 @@ fn node_matters(object: &[u8], deleted: bool, nodes: &mut Nodes) -> bool {
         Ready::True => 0,
         Ready::False => 1,
         Ready::Unknown { .. } => 2,
+        Ready::Unsaid => 3,
     };
     if nodes.len() >= MOST_NODES {
         nodes.clear();

@@ -60,6 +60,7 @@ fn overdue(case: &Case<'_>, pod: &Pod, due: Timestamp, policy: &Policy, now: Tim
             Ruling::keep(Row::Overdue, Keep::KubeletLives { node: name, overdue_ms })
                 .reported(overdue_ms >= ms(STUCK_AFTER))
         }
+        Standing::Unsaid => Ruling::doubt(unsaid(&name)),
         Standing::Silent { silent_ms, left_ms } => wait_silent(case, Row::Silent, name, silent_ms, left_ms),
         Standing::Lost(lost) => give_lost(case, Row::Lost, lost, "pod deleting"),
     }
@@ -82,6 +83,7 @@ fn ended(case: &Case<'_>, pod: &Pod, policy: &Policy, now: Timestamp) -> Ruling 
     match standing(&name, node, policy, now) {
         // No such standing without a kubelet: nothing is given on it.
         Standing::Lives => Ruling::doubt(format!("node {name}")),
+        Standing::Unsaid => Ruling::doubt(unsaid(&name)),
         Standing::Silent { silent_ms, left_ms } => {
             wait_silent(case, Row::EndedSilent, name, silent_ms, left_ms)
         }
@@ -142,6 +144,7 @@ fn absent(case: &Case<'_>, stamp: &Stamp, policy: &Policy, now: Timestamp) -> Ru
         None => (Row::MissedNoNode, None),
         Some(Ready::True | Ready::False) => (Row::Missed, None),
         Some(Ready::Unknown { since }) => (Row::MissedSilent, Some(now.since(since))),
+        Some(Ready::Unsaid) => return Ruling::doubt(unsaid(&name)),
     };
     let (missed_ms, left_ms) = match count {
         Count::First => (0, ms(policy.absent_after.max(MIN_ABSENT_AFTER))),
@@ -242,6 +245,8 @@ fn keeps_lost(case: &Case<'_>) -> bool {
 enum Standing {
     /// Its kubelet lives.
     Lives,
+    /// Nobody has said.
+    Unsaid,
     /// It has been silent for so long, and so long is left until it is lost, milliseconds.
     Silent { silent_ms: i64, left_ms: i64 },
     /// No: what a person reads.
@@ -252,10 +257,11 @@ fn standing(name: &NodeName, node: Option<&Node>, policy: &Policy, now: Timestam
     let Some(node) = node else { return Standing::Lost(format!("there is no node {name}")) };
     match node.ready {
         Ready::True => Standing::Lives,
-        Ready::False | Ready::Unknown { .. } if node.out_of_service => {
+        Ready::False | Ready::Unknown { .. } | Ready::Unsaid if node.out_of_service => {
             Standing::Lost(format!("node {name} out of service"))
         }
         Ready::False => Standing::Lives,
+        Ready::Unsaid => Standing::Unsaid,
         Ready::Unknown { since } => {
             let silent_ms = now.since(since);
             let left_ms = ms(policy.lost_after).saturating_sub(silent_ms);
@@ -266,6 +272,10 @@ fn standing(name: &NodeName, node: Option<&Node>, policy: &Policy, now: Timestam
             }
         }
     }
+}
+
+fn unsaid(node: &NodeName) -> String {
+    format!("node {node} has no condition Ready")
 }
 
 /// The node in question: its name, and what was answered of that very node.

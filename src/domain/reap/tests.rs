@@ -177,6 +177,7 @@ fn node(text: &str) -> Answer<Node> {
                 "True" => node.ready = Ready::True,
                 "False" => node.ready = Ready::False,
                 "Unknown" => node.ready = Ready::Unknown { since: at(value) },
+                "Unsaid" => node.ready = Ready::Unsaid,
                 "off" => node.out_of_service = true,
                 "name" => node.name = NodeName::new(value).unwrap(),
                 other => panic!("{other}"),
@@ -280,7 +281,7 @@ fn row_of(pools: &str, lease: &str, pod: &str, node: &str, wanted: &str) {
 }
 
 /// Every state that a node can be in, as an answer.
-const NODES: [&str; 11] = [
+const NODES: [&str; 13] = [
     "True",
     "False",
     "Unknown=-5",
@@ -289,6 +290,8 @@ const NODES: [&str; 11] = [
     "True off",
     "False off",
     "Unknown=-5 off",
+    "Unsaid",
+    "Unsaid off",
     "absent",
     "unknown",
     "True name=n2",
@@ -531,6 +534,20 @@ fn row_15_what_was_not_answered_keeps() {
         row("bound", pod, "True name=n2", "15 keep unknown_answer");
     }
     row("bound missed=-9999", "absent", "unknown", "15 keep unknown_answer");
+    // A node without the condition: its kubelet may come up.
+    row("bound missed=-9999", "absent", "Unsaid", "15 keep unknown_answer");
+    row("bound", "Running deleting=-60", "Unsaid", "15 keep unknown_answer");
+    row("bound", "Failed finished=-999", "Unsaid", "15 keep unknown_answer");
+    row("bound name=etcd-n1 missed=-9999", "absent", "Unsaid", "11 keep static_pod!");
+    row("bound", "Running deleting=-60", "Unsaid off", "5 give: pod deleting, node n1 out of service");
+    text(
+        "bound",
+        "Running deleting=-60",
+        "Unsaid",
+        "unknown",
+        "plain",
+        "not known: node n1 has no condition Ready",
+    );
     // That the pod is there is known all the same.
     row("bound missed=-9999", "Running deleting=-60", "unknown", "15 note cleared: unknown_answer");
     let mut other = world("bound missed=-9999", "absent", "True", "absent", "plain");
