@@ -543,7 +543,7 @@ async fn what_a_person_reserved_stays_so_and_is_probed_if_its_pod_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rollout_after_a_restore_pulls_no_brake() {
-    let scene = Scene::new();
+    let mut scene = Scene::new();
     for index in 10..40 {
         scene.runs_with(&format!("shop/web-7d9c4f6b5d-x7k{index}"), &[&format!("10.0.0.{index}")]);
     }
@@ -553,6 +553,11 @@ async fn a_rollout_after_a_restore_pulls_no_brake() {
     }
     scene.pass().await;
     scene.wait(121).await;
+    // But for the one of who said a number.
+    scene.policy.max_orphans = Some(29);
+    let report = scene.pass().await;
+    assert_eq!((report.brakes.len(), given(&report).len()), (1, 0), "{:?}", report.brakes);
+    scene.policy.max_orphans = None;
     let report = scene.pass().await;
     assert!(!report.braked(), "{:?}", report.brakes);
     assert_eq!(given(&report).len(), 30);

@@ -120,13 +120,16 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
     let mut verdicts: Vec<Verdict> =
         cases.iter().map(|(lease, seen)| run.verdict(lease, *seen, at)).collect();
     let candidates = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Give(_))).count();
-    // No DEL ends an adopted lease: a rollout after a restore ends many of them here, and proves nothing of the list.
-    let gives: Vec<Row> = cases
-        .iter()
-        .zip(&verdicts)
-        .filter(|((lease, _), verdict)| !lease.ends_with_its_pod() && matches!(verdict, Verdict::Give(_)))
-        .map(|(_, verdict)| verdict.row())
-        .collect();
+    let gives = |adopted: bool| -> Vec<Row> {
+        cases
+            .iter()
+            .zip(&verdicts)
+            .filter(|((lease, _), _)| lease.ends_with_its_pod() == adopted)
+            .filter(|(_, verdict)| matches!(verdict, Verdict::Give(_)))
+            .map(|(_, verdict)| verdict.row())
+            .collect()
+    };
+    let (gives, adopted) = (gives(false), gives(true));
     let bound = start.leases.iter().filter(|(lease, _)| is_bound_pod(lease)).count();
     let unlisted = matches!(run.looked.nodes, Some(Err(_)));
     // Without anything to stop and without a false answer in sight the nodes are nobody's business.
@@ -137,7 +140,7 @@ pub async fn pass<S: Store, K: Cluster, C: Clock, L: Log>(
             let nodes = stop.or(list_nodes(context, &mut troubles)).await;
             run.looked.nodes = Some(nodes.ok_or(PassError::Stopped)?);
         }
-        run.brakes((&registered, &found), &start.leases, bound, count, &gives)
+        run.brakes((&registered, &found), &start.leases, bound, count, (&gives, &adopted))
     };
     verdicts = verdicts.into_iter().map(|verdict| reap::brake(verdict, &brakes)).collect();
     let ignored = run.ignored(&start.leases, &pods);
@@ -388,7 +391,7 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         leases: &[(Lease, Revision)],
         bound: usize,
         pods: usize,
-        gives: &[Row],
+        (gives, adopted): (&[Row], &[Row]),
     ) -> Vec<Brake> {
         let named: BTreeSet<NodeName> = leases
             .iter()
@@ -401,7 +404,8 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
             None => Err("they were not asked for".into()),
         };
         let cluster = self.context.cluster;
-        let pass = reap::Pass { cluster, registered, found, bound, named: &named, pods, nodes, gives };
+        let pass =
+            reap::Pass { cluster, registered, found, bound, named: &named, pods, nodes, gives, adopted };
         reap::brakes(&pass, self.context.policy)
     }
 

@@ -29,8 +29,10 @@ pub struct Pass<'a> {
     pub pods: usize,
     /// The nodes, or why not all.
     pub nodes: Result<&'a [Node], String>,
-    /// The row of each lease that would be given back.
+    /// The row of each lease that would be given back, but for those that were adopted.
     pub gives: &'a [Row],
+    /// The rows of these. No DEL ends them: a rollout after a restore ends many here, which proves nothing of the list.
+    pub adopted: &'a [Row],
 }
 
 /// A reason to give nothing back, or not by some rows.
@@ -69,10 +71,12 @@ pub fn brakes(pass: &Pass<'_>, policy: &Policy) -> Vec<Brake> {
     if let Err(reason) = &pass.nodes {
         out.push(Brake::Incomplete { reason: reason.clone() });
     }
-    let (orphans, strange) = orphans(pass);
+    let (unadopted, adopted, strange) = orphans(pass);
+    let orphans = unadopted + adopted;
     let too_many = match policy.max_orphans {
+        // Who says a number means it.
         Some(limit) => orphans > limit,
-        None => orphans > MAX_ORPHANS && orphans * 100 > pass.bound * MAX_ORPHANS_PERCENT,
+        None => unadopted > MAX_ORPHANS && unadopted * 100 > pass.bound * MAX_ORPHANS_PERCENT,
     };
     if too_many {
         out.push(Brake::Orphans { orphans, bound: pass.bound, limit: policy.max_orphans, strange });
@@ -93,8 +97,8 @@ fn is_most(some: usize, all: usize) -> bool {
 
 /// Pods that are absent though their kubelets live. Where a node is gone, its pods are, too; but if most nodes that
 /// leases name do not exist, it is the names that are wrong (or the cluster is a copy of the one whose leases these are),
-/// and nothing is known of their kubelets: the second that is told.
-fn orphans(pass: &Pass<'_>) -> (usize, bool) {
+/// and nothing is known of their kubelets: the last that is told. Those that were adopted are counted for themselves.
+fn orphans(pass: &Pass<'_>) -> (usize, usize, bool) {
     let exists =
         |name: &NodeName| pass.nodes.as_ref().is_ok_and(|nodes| nodes.iter().any(|n| n.name == *name));
     let missing = pass.named.iter().filter(|name| !exists(name)).count();
@@ -115,7 +119,8 @@ fn orphans(pass: &Pass<'_>) -> (usize, bool) {
         | Row::Unreadable
         | Row::Doubt => false,
     };
-    (pass.gives.iter().filter(is_orphan).count(), strange)
+    let count = |rows: &[Row]| rows.iter().filter(is_orphan).count();
+    (count(pass.gives), count(pass.adopted), strange)
 }
 
 impl Brake {
@@ -247,13 +252,21 @@ mod tests {
         pods: usize,
         nodes: Result<Vec<Node>, String>,
         gives: Vec<Row>,
+        adopted: Vec<Row>,
     }
 
     /// `wanted` are the labels, in order.
     #[track_caller]
     fn pulls(change: impl FnOnce(&mut World), limit: Option<usize>, wanted: &[&str]) -> Vec<Brake> {
-        let mut world =
-            World { found: "a", bound: 100, named: 3, pods: 100, nodes: Ok(nodes("TTT")), gives: vec![] };
+        let mut world = World {
+            found: "a",
+            bound: 100,
+            named: 3,
+            pods: 100,
+            nodes: Ok(nodes("TTT")),
+            gives: vec![],
+            adopted: vec![],
+        };
         change(&mut world);
         let (cluster, named) = (ClusterName::new("prod").unwrap(), named(world.named));
         let pass = Pass {
@@ -265,6 +278,7 @@ mod tests {
             pods: world.pods,
             nodes: world.nodes.as_deref().map_err(Clone::clone),
             gives: &world.gives,
+            adopted: &world.adopted,
         };
         let found = brakes(&pass, &Policy { max_orphans: limit, ..Policy::default() });
         assert_eq!(found.iter().map(Brake::label).collect::<Vec<_>>(), wanted);
@@ -318,6 +332,23 @@ mod tests {
         for row in ALL.into_iter().filter(|row| *row != Row::Missed) {
             orphaned(row, 100, 100, None, false);
         }
+    }
+
+    #[test]
+    fn what_was_adopted_counts_against_a_number_of_ones_own() {
+        let adopted = |gives: usize, adopted: usize| {
+            move |pass: &mut World| {
+                (pass.gives, pass.adopted) = (rows(Row::Missed, gives), rows(Row::Missed, adopted));
+            }
+        };
+        pulls(adopted(20, 80), None, &[]);
+        pulls(adopted(0, 30), Some(30), &[]);
+        pulls(adopted(0, 30), Some(29), &["orphans"]);
+        pulls(adopted(1, 30), Some(30), &["orphans"]);
+        // What it says to run with does run.
+        let found = pulls(adopted(21, 30), None, &["orphans"]);
+        assert!(found[0].to_string().ends_with("then run with --max-orphans 51"), "{}", found[0]);
+        pulls(adopted(21, 30), Some(51), &[]);
     }
 
     #[test]
