@@ -14,6 +14,7 @@ use leasehold::{
     },
     pods::{ApiError, fake::Question},
     reaper::Options,
+    store::record::RetentionDocument,
 };
 
 use super::scene::{Scene, given, key, node, uid, why};
@@ -264,6 +265,42 @@ async fn a_live_answer_of_another_pod_or_node_is_none() {
     assert!(given(&report).is_empty());
     assert_eq!(why(&report, "shop/gone-x7k2p").unwrap().1, "not known: the answer is of node n2");
     lives(&scene);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_wants_its_pod_again_at_the_live_question_keeps_what_is_held() {
+    // Scaled up again, or made anew.
+    for deleted in [false, true] {
+        let mut lan = pool("lan", &["10.0.0.0/24 10.0.0.10-10.0.0.99"]);
+        lan.retention = Some(RetentionDocument { when_scaled: Some("Delete".into()), ..Default::default() });
+        let scene = Scene::with(&[lan]);
+        scene.runs_in_set("shop/db-0", "D", "n2", 1).await;
+        scene.pass().await;
+        scene.world.node("n2").del("shop/db-0", "D").await;
+        scene.vanishes("shop/db-0");
+        if deleted {
+            scene.api.state().controllers.clear();
+            scene.pass().await;
+            scene.wait(601).await;
+        } else {
+            scene.scale("shop/db", 0);
+        }
+        // What was listed is some seconds old when the candidate is asked for.
+        scene.api.before(|question, state| {
+            if matches!(question, Question::Pod(_)) {
+                futures_now(tokio::time::advance(Duration::from_secs(6)));
+                state.stateful_set(&key("shop/db-0").namespace, "db", &uid("set"), 1);
+            }
+            None
+        });
+        let report = scene.pass().await;
+        assert!(given(&report).is_empty());
+        let kept = why(&report, "shop/db-0").unwrap().1;
+        assert_eq!(kept, "StatefulSet db wants it", "{deleted}");
+        // It is what would have been given back.
+        assert_eq!(report.candidates, 1, "{deleted}");
+        assert!(scene.world.show().contains("L shop/db-0 held"), "{}", scene.world.show());
+    }
 }
 
 #[tokio::test(start_paused = true)]
