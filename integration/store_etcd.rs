@@ -481,6 +481,29 @@ fn a_connection_that_dies_between_two_requests_is_made_again() {
 }
 
 #[test]
+fn a_store_that_went_back_says_so_once() {
+    require!(Part::Etcd(Version::V34), Part::Etcd(Version::V36));
+    for version in Version::BOTH {
+        let mut etcd = Etcd::start(version);
+        let backup = etcd.backup();
+        block(async {
+            let store = open(&etcd.endpoints());
+            let from = applied(&store, &writes(vec![put("a", "1")])).await;
+            etcd.set_back(&backup);
+            let to = Revision(etcd.revision());
+            let txn = writes(vec![put("b", "1")]);
+            let mut outcome = store.commit(&txn).await;
+            if matches!(outcome, Err(StoreError::Unanswered { .. })) {
+                outcome = store.commit(&txn).await; // the old connection was cut only now
+            }
+            assert_eq!(outcome, Err(StoreError::WentBack { from, to }));
+            assert_eq!(etcd.get("/leasehold/v1/b"), None);
+            assert!(applied(&store, &txn).await > to);
+        });
+    }
+}
+
+#[test]
 fn when_all_are_down_each_is_named_with_its_cause() {
     let refusing = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = refusing.local_addr().unwrap();

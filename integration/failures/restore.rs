@@ -10,12 +10,13 @@ use crate::{
     documents,
     support::{
         apiserver::Apiserver,
-        call::{Call, Cli},
+        call::{Answer, Call, Cli},
         etcd::Etcd,
         ground,
         host::HostFile,
         parts::{Part, Version, require},
         process::Finished,
+        proxy::{Fault, Proxy},
     },
 };
 
@@ -81,6 +82,31 @@ fn b082_a_del_notices_it_too() {
     }
     let text = add(&host, "shop/new", "N").run().error_text(11);
     assert!(text.contains("went back"), "{text}");
+}
+
+/// What it has read is of the store's other past, and the address that was free then has somebody since.
+#[test]
+fn b082_an_add_that_began_before_the_restore_takes_nothing_after_it() {
+    require!(Part::Etcd(Version::V34), Part::Etcd(Version::V36));
+    for version in Version::BOTH {
+        let mut etcd = Etcd::start(version);
+        let host = HostFile::on(&etcd);
+        pool_of(&host, 1);
+        let backup = etcd.backup();
+        etcd.put("elsewhere", "1");
+        let proxy = Proxy::to(etcd.address(0));
+        let other = host.node("n2").endpoints([proxy.url("http")]);
+        proxy.set(Fault::HoldCommit(1));
+        let late = add(&other, "shop/late", "A").start();
+        proxy.held();
+        proxy.set(Fault::Refuse);
+        let _ = add(&host, "shop/lives", "L").run().addresses();
+        etcd.set_back(&backup);
+        proxy.set(Fault::Pass);
+        let text = Answer(late.wait()).error_text(11);
+        assert!(text.contains("frozen") && text.contains("went back"), "{text}");
+        assert!(bound(&host).is_empty());
+    }
 }
 
 #[test]

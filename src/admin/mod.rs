@@ -139,6 +139,9 @@ fn store_hint(error: &StoreError) -> Option<String> {
         }
         StoreError::Credentials { .. } => "`leasehold doctor` shows every file and its dates".into(),
         StoreError::Compacted(_) => "the store changes faster than it can be read: try again".into(),
+        StoreError::WentBack { .. } => {
+            "if it was restored: `leasehold freeze`, `leasehold adopt`, `leasehold thaw`".into()
+        }
     })
 }
 

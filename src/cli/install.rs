@@ -414,7 +414,9 @@ enum Doubt {
 impl From<StoreError> for Doubt {
     fn from(error: StoreError) -> Self {
         match error {
-            error @ (StoreError::NotReached { .. } | StoreError::Unanswered { .. }) => Self::Down(error),
+            error @ (StoreError::NotReached { .. }
+            | StoreError::Unanswered { .. }
+            | StoreError::WentBack { .. }) => Self::Down(error),
             error @ (StoreError::Refused { .. }
             | StoreError::Credentials { .. }
             | StoreError::Compacted(_)) => Self::Refused(Failure::of(error.into())),

@@ -51,6 +51,11 @@ pub(super) fn of_store(error: &StoreError) -> Error {
         StoreError::Compacted(_) => {
             failure(Code::TryAgain, "the store was compacted meanwhile", error.to_string())
         }
+        StoreError::WentBack { .. } => failure(
+            Code::TryAgain,
+            "the store went back meanwhile",
+            format!("{error}; if it was restored: leasehold freeze, leasehold adopt, leasehold thaw"),
+        ),
     }
 }
 

@@ -22,9 +22,9 @@ use crate::{
         select::{self, Asked, Caller, Unusable},
     },
     store::{
-        Compare, Read, Store, changes, keys,
+        Compare, Read, Store, StoreError, changes, keys,
         keys::AttachmentId,
-        record::{self, Stored},
+        record::{self, Frozen, Stored},
     },
 };
 
@@ -118,7 +118,7 @@ impl Added {
 /// Leases addresses to a pod, or gives it its own again.
 ///
 /// # Errors
-/// [`Refusal`]. After [`crate::store::StoreError::Unanswered`] the lease may still come to stand: the caller leaves
+/// [`Refusal`]. After [`StoreError::Unanswered`] the lease may still come to stand: the caller leaves
 /// a journal entry that ends it.
 pub async fn add<S: Store, W: Wire, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
@@ -130,10 +130,16 @@ pub async fn add<S: Store, W: Wire, C: Clock, L: Log>(
         if Instant::now() >= ctx.deadline {
             return Err(Refusal::Contention { conflicts: run.conflicts });
         }
-        if let Some(added) = run.once().await? {
-            return Ok(added);
+        match run.once().await {
+            Ok(Some(added)) => return Ok(added),
+            Ok(None) => run.conflicts += 1,
+            // Perhaps nobody else sees it.
+            Err(Refusal::Store(StoreError::WentBack { from, to })) => {
+                let Frozen { why, by, .. } = view::freeze(ctx, view::back(from, to)).await?;
+                return Err(Refusal::Frozen { why, by });
+            }
+            Err(refusal) => return Err(refusal),
         }
-        run.conflicts += 1;
     }
 }
 

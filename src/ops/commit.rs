@@ -69,7 +69,8 @@ pub enum Sent {
 /// earlier sending landed. [`shown`] adds such gets.
 ///
 /// # Errors
-/// [`StoreError::Unanswered`] if it may still land; any other error if it cannot.
+/// [`StoreError::Unanswered`] if it may still land; [`StoreError::WentBack`] if nobody knows; any other error if it
+/// cannot.
 pub async fn surely<S: Store>(store: &S, txn: &Txn, deadline: Instant) -> Result<Sent, StoreError> {
     let began = Instant::now();
     let until = deadline.min(began + UNREACHED_FOR);
@@ -105,6 +106,8 @@ pub async fn surely<S: Store>(store: &S, txn: &Txn, deadline: Instant) -> Result
             StoreError::Refused { .. } | StoreError::Credentials { .. } | StoreError::Compacted(_) => {
                 return Err(unanswered.unwrap_or(error));
             }
+            // What it compares was read in another past, where the same revision may be another change.
+            StoreError::WentBack { .. } => return Err(error),
         }
         if Instant::now() + PAUSE >= deadline {
             return Err(unanswered.unwrap_or_else(too_late));

@@ -159,12 +159,15 @@ async fn questions<S: Store, W, C, L>(
 
 /// Did the store go back? Then it was restored from a snapshot, and addresses that it believes free may be in use.
 pub(crate) fn went_back(memory: &Memory, meta: &Meta, revision: Revision) -> Option<String> {
-    (memory.store.as_ref() == Some(&meta.store) && revision < memory.revision).then(|| {
-        format!(
-            "the store went back from revision {} to {}: restored? run `leasehold adopt`, then `leasehold thaw`",
-            memory.revision.0, revision.0
-        )
-    })
+    (memory.store.as_ref() == Some(&meta.store) && revision < memory.revision)
+        .then(|| back(memory.revision, revision))
+}
+
+pub(crate) fn back(from: Revision, to: Revision) -> String {
+    format!(
+        "the store went back from revision {} to {}: restored? run `leasehold adopt`, then `leasehold thaw`",
+        from.0, to.0
+    )
 }
 
 /// The first to see the store behind its own past stops everybody: nothing new is leased until a person looked.

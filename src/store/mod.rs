@@ -226,6 +226,15 @@ pub enum StoreError {
     /// The revision that was asked for is compacted away: begin again.
     #[error("revision {} is compacted", .0.0)]
     Compacted(Revision),
+    /// It is behind what it has answered before, as after a restore: what was read is of another past. Said once; what is
+    /// read from now on is of this one.
+    #[error("the store went back from revision {} to {}", from.0, to.0)]
+    WentBack {
+        /// What was seen of it.
+        from: Revision,
+        /// Where it is now.
+        to: Revision,
+    },
 }
 
 /// A store. See the module for the contract.

@@ -66,6 +66,8 @@ pub(crate) enum Cause {
     Credentials(StoreError),
     /// The revision asked for is gone.
     Compacted,
+    /// It is behind what it answered before.
+    WentBack { from: Revision, to: Revision },
 }
 
 struct Member {
@@ -207,7 +209,7 @@ impl Endpoints {
             Cause::Refused(reason) | Cause::Stale(reason) => {
                 Cause::Refused(format!("login of user {user:?}: {reason}"))
             }
-            Cause::Credentials(_) | Cause::Compacted => cause,
+            Cause::Credentials(_) | Cause::Compacted | Cause::WentBack { .. } => cause,
         }
     }
 
@@ -270,6 +272,7 @@ impl Endpoints {
                     return Err(StoreError::Refused { endpoint: endpoint(), reason });
                 }
                 Cause::Compacted => return Err(StoreError::Compacted(at.unwrap_or_default())),
+                Cause::WentBack { from, to } => return Err(StoreError::WentBack { from, to }),
                 Cause::Credentials(error) => credentials = credentials.or(Some(error)),
                 Cause::NotSent(reason) => failed.push(format!("{}: {reason}", endpoint())),
                 Cause::Unanswered(reason) => match self.suspect(index) {

@@ -13,7 +13,12 @@
 mod connect;
 mod tls;
 
-use std::{fmt, net::Ipv6Addr, time::Duration};
+use std::{
+    fmt,
+    net::Ipv6Addr,
+    sync::atomic::{AtomicI64, Ordering},
+    time::Duration,
+};
 
 use etcd_client::{
     Compare as EtcdCompare, CompareOp, DeleteOptions, GetOptions, GetResponse, KeyValue, Txn as EtcdTxn,
@@ -155,6 +160,8 @@ pub struct EtcdStore {
     endpoints: Endpoints,
     /// Ends in a slash.
     prefix: String,
+    /// The latest revision that was answered.
+    seen: AtomicI64,
 }
 
 impl fmt::Debug for EtcdStore {
@@ -211,7 +218,7 @@ impl EtcdStore {
             return Err(StoreError::Credentials { path: "cacert".to_owned(), reason });
         }
         let prefix = format!("{}/", settings.prefix.trim_end_matches('/'));
-        Ok(Self { endpoints: Endpoints::new(settings), prefix })
+        Ok(Self { endpoints: Endpoints::new(settings), prefix, seen: AtomicI64::new(0) })
     }
 
     /// What every endpoint says of itself, in the configured order.
@@ -263,6 +270,7 @@ impl EtcdStore {
                     StoreError::NotReached { reason: format!("{endpoint}: {reason}") }
                 }
                 Cause::Compacted => StoreError::Compacted(Revision::default()),
+                Cause::WentBack { from, to } => StoreError::WentBack { from, to },
             }),
             Err(_) => Err(StoreError::NotReached {
                 reason: format!("{endpoint}: no answer after {} ms", STATUS_PATIENCE.as_millis()),
@@ -299,20 +307,40 @@ impl EtcdStore {
         let ask = |index| {
             Box::pin(async move {
                 let link = self.endpoints.link(index).await?;
-                self.endpoints.logged_in(index, &link, |link| read_once(link, prefix, reads, at)).await
+                self.read_by(index, &link, prefix, reads, at).await
             }) as std::pin::Pin<Box<dyn Future<Output = _> + Send + '_>>
         };
         Ok(self.endpoints.first_answer(&order, at, ask).await?.1)
     }
 
+    async fn read_by(
+        &self,
+        index: usize,
+        link: &Link,
+        prefix: &str,
+        reads: &[Read],
+        at: Option<Revision>,
+    ) -> Result<Snapshot, Cause> {
+        let before = Revision(self.seen.load(Ordering::Relaxed));
+        let read = self.endpoints.logged_in(index, link, |link| read_once(link, prefix, reads, at));
+        let (now, snapshot) = read.await?;
+        // A linearizable answer is never behind one that came before it was asked for.
+        if now < before {
+            self.seen.store(now.0, Ordering::Relaxed);
+            return Err(Cause::WentBack { from: before, to: now });
+        }
+        self.seen.fetch_max(now.0, Ordering::Relaxed);
+        Ok(snapshot)
+    }
+
     /// A connection that has brought an answer. A frozen member takes connections, and a server looks at our
     /// certificate after its half of the handshake: a commit on such a connection would be lost in doubt, where
-    /// a read is merely asked elsewhere.
+    /// a read is merely asked elsewhere. And the store may have been restored while there was no connection:
+    /// then what the commit rests on was read in another past.
     async fn proven(&self, index: usize) -> Result<Link, Cause> {
         let link = self.endpoints.link(index).await?;
         if !self.endpoints.has_answered(index) {
-            let read = [Read::Get(keys::meta())];
-            self.endpoints.logged_in(index, &link, |link| read_once(link, &self.prefix, &read, None)).await?;
+            self.read_by(index, &link, &self.prefix, &[Read::Get(keys::meta())], None).await?;
         }
         Ok(link)
     }
@@ -392,9 +420,9 @@ impl Store for EtcdStore {
                     self.endpoints.avoid(index);
                     return Err(unanswered(reason));
                 }
-                Ok(Err(Cause::Compacted)) => {
+                Ok(Err(Cause::Compacted | Cause::WentBack { .. })) => {
                     self.endpoints.avoid(index);
-                    return Err(unanswered("a commit asked for a compacted revision".to_owned()));
+                    return Err(unanswered("an answer to another question".to_owned()));
                 }
                 Err(_) => {
                     self.endpoints.avoid(index);
@@ -402,6 +430,7 @@ impl Store for EtcdStore {
                 }
             };
             let revision = Revision(answer.header().map_or(0, |header| header.revision()));
+            self.seen.fetch_max(revision.0, Ordering::Relaxed);
             if answer.succeeded() {
                 return Ok(Outcome::Applied(revision));
             }
@@ -447,24 +476,27 @@ impl Upkeep for EtcdStore {
     }
 }
 
+/// The revision of the store, and what was read.
 async fn read_once(
     mut link: Link,
     prefix: &str,
     reads: &[Read],
     at: Option<Revision>,
-) -> Result<Snapshot, etcd_client::Error> {
+) -> Result<(Revision, Snapshot), etcd_client::Error> {
     let bad = |reason: String| etcd_client::Error::Internal(reason);
     if let [read] = reads {
         let (key, options) = read_of(prefix, read, at);
         let answer = link.kv.get(key, Some(options)).await?;
-        let revision = at.unwrap_or(Revision(answer.header().map_or(0, |header| header.revision())));
-        return Ok(Snapshot { revision, found: vec![found(prefix, read, answer).map_err(bad)?] });
+        let now = Revision(answer.header().map_or(0, |header| header.revision()));
+        let found = vec![found(prefix, read, answer).map_err(bad)?];
+        return Ok((now, Snapshot { revision: at.unwrap_or(now), found }));
     }
     let request =
         EtcdTxn::new().and_then(reads.iter().map(|read| read_op(prefix, read, at)).collect::<Vec<_>>());
     let answer = link.kv.txn(request).await?;
-    let revision = at.unwrap_or(Revision(answer.header().map_or(0, |header| header.revision())));
-    Ok(Snapshot { revision, found: found_all(prefix, reads, answer.op_responses()).map_err(bad)? })
+    let now = Revision(answer.header().map_or(0, |header| header.revision()));
+    let found = found_all(prefix, reads, answer.op_responses()).map_err(bad)?;
+    Ok((now, Snapshot { revision: at.unwrap_or(now), found }))
 }
 
 fn full(prefix: &str, key: &str) -> Vec<u8> {
