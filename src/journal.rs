@@ -54,6 +54,58 @@ pub struct Entry {
     pub at: String,
 }
 
+impl Entry {
+    /// Reads a file of the journal. `None`: it is none of ours, or newer.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let value: Value = serde_json::from_str(text).ok()?;
+        if value.get("v")?.as_u64()? > VERSION {
+            return None;
+        }
+        let text = |field: &str| value.get(field).and_then(Value::as_str);
+        let holder = match text("holder") {
+            None => None,
+            Some(holder) => {
+                let (namespace, name) = holder.split_once('/')?;
+                Some(if namespace == "_" {
+                    Holder::Container(ContainerId::new(name).ok()?)
+                } else {
+                    Holder::Pod { namespace: Namespace::new(namespace).ok()?, name: PodName::new(name).ok()? }
+                })
+            }
+        };
+        Some(Self {
+            cluster: ClusterName::new(text("cluster")?).ok()?,
+            store: text("store").and_then(|id| StoreId::new(id).ok()),
+            node: NodeName::new(text("node")?).ok()?,
+            network: NetworkName::new(text("network")?).ok()?,
+            container: ContainerId::new(text("container")?).ok()?,
+            ifname: IfName::new(text("ifname")?).ok()?,
+            holder,
+            why: text("why").unwrap_or_default().to_owned(),
+            at: text("at").unwrap_or_default().to_owned(),
+        })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let text = json!({
+            "v": VERSION,
+            "cluster": self.cluster.as_str(),
+            "store": self.store.as_ref().map(StoreId::as_str),
+            "node": self.node.as_str(),
+            "network": self.network.as_str(),
+            "container": self.container.as_str(),
+            "ifname": self.ifname.as_str(),
+            "holder": self.holder.as_ref().map(ToString::to_string),
+            "why": self.why,
+            "at": self.at,
+        });
+        format!("{text}\n")
+    }
+}
+
 /// The journal of a node: a folder.
 #[derive(Clone, Debug)]
 pub struct Journal {
@@ -122,19 +174,7 @@ impl Journal {
     pub fn write(&self, entry: &Entry) -> io::Result<()> {
         make_folder(&self.folder)?;
         let path = self.path(&entry.network, &entry.container, &entry.ifname);
-        let text = json!({
-            "v": VERSION,
-            "cluster": entry.cluster.as_str(),
-            "store": entry.store.as_ref().map(StoreId::as_str),
-            "node": entry.node.as_str(),
-            "network": entry.network.as_str(),
-            "container": entry.container.as_str(),
-            "ifname": entry.ifname.as_str(),
-            "holder": entry.holder.as_ref().map(ToString::to_string),
-            "why": entry.why,
-            "at": entry.at,
-        });
-        replace(&path, format!("{text}\n").as_bytes(), true)
+        replace(&path, entry.text().as_bytes(), true)
     }
 
     /// The files of all entries, oldest first.
@@ -180,7 +220,7 @@ impl Journal {
         if !is_same(&file, path)? {
             return Ok(None);
         }
-        let entry = fs::read_to_string(path).ok().and_then(|text| parse(&text));
+        let entry = fs::read_to_string(path).ok().and_then(|text| Entry::parse(&text));
         Ok(Some(Locked { entry, path: path.to_owned(), lock: file }))
     }
 
@@ -217,36 +257,6 @@ impl Journal {
     pub fn is_empty(&self) -> bool {
         self.list().is_ok_and(|files| files.is_empty())
     }
-}
-
-fn parse(text: &str) -> Option<Entry> {
-    let value: Value = serde_json::from_str(text).ok()?;
-    if value.get("v")?.as_u64()? > VERSION {
-        return None;
-    }
-    let text = |field: &str| value.get(field).and_then(Value::as_str);
-    let holder = match text("holder") {
-        None => None,
-        Some(holder) => {
-            let (namespace, name) = holder.split_once('/')?;
-            Some(if namespace == "_" {
-                Holder::Container(ContainerId::new(name).ok()?)
-            } else {
-                Holder::Pod { namespace: Namespace::new(namespace).ok()?, name: PodName::new(name).ok()? }
-            })
-        }
-    };
-    Some(Entry {
-        cluster: ClusterName::new(text("cluster")?).ok()?,
-        store: text("store").and_then(|id| StoreId::new(id).ok()),
-        node: NodeName::new(text("node")?).ok()?,
-        network: NetworkName::new(text("network")?).ok()?,
-        container: ContainerId::new(text("container")?).ok()?,
-        ifname: IfName::new(text("ifname")?).ok()?,
-        holder,
-        why: text("why").unwrap_or_default().to_owned(),
-        at: text("at").unwrap_or_default().to_owned(),
-    })
 }
 
 fn is_same(file: &File, path: &Path) -> io::Result<bool> {

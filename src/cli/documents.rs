@@ -76,32 +76,9 @@ const RETENTION: &[(&str, Shape)] =
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Wanted>, Error> {
     let (mut wanted, mut faults) = (Vec::new(), Vec::new());
     for (origin, text) in texts(paths)? {
-        match parse(&text) {
-            Ok(documents) => {
-                let documents: Vec<Value> = documents.into_iter().filter(|d| !d.is_null()).collect();
-                let several = documents.len() > 1;
-                for (index, document) in documents.into_iter().enumerate() {
-                    let origin =
-                        if several { format!("{origin}, document {}", index + 1) } else { origin.clone() };
-                    for (part, item) in pools_of(document).into_iter().enumerate() {
-                        let origin =
-                            if part == 0 { origin.clone() } else { format!("{origin}, item {}", part + 1) };
-                        match one(&origin, item) {
-                            Ok(pool) => wanted.push(pool),
-                            Err(found) => faults.extend(found),
-                        }
-                    }
-                }
-            }
-            Err(error) => faults.push(DocumentFault {
-                origin,
-                fault: fault(
-                    "",
-                    "",
-                    &format!("is neither YAML nor JSON: {}", first_line(&error.to_string())),
-                ),
-            }),
-        }
+        let (pools, found) = of_text(&origin, &text);
+        wanted.extend(pools);
+        faults.extend(found);
     }
     if !faults.is_empty() {
         return Err(Error::Faults { faults });
@@ -113,6 +90,34 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Wanted>, Error> {
         ));
     }
     Ok(wanted)
+}
+
+/// The pools of a text, and the faults of the others.
+pub(crate) fn of_text(origin: &str, text: &str) -> (Vec<Wanted>, Vec<DocumentFault>) {
+    let (mut wanted, mut faults) = (Vec::new(), Vec::new());
+    match parse(text) {
+        Ok(documents) => {
+            let documents: Vec<Value> = documents.into_iter().filter(|d| !d.is_null()).collect();
+            let several = documents.len() > 1;
+            for (index, document) in documents.into_iter().enumerate() {
+                let origin =
+                    if several { format!("{origin}, document {}", index + 1) } else { origin.to_owned() };
+                for (part, item) in pools_of(document).into_iter().enumerate() {
+                    let origin =
+                        if part == 0 { origin.clone() } else { format!("{origin}, item {}", part + 1) };
+                    match one(&origin, item) {
+                        Ok(pool) => wanted.push(pool),
+                        Err(found) => faults.extend(found),
+                    }
+                }
+            }
+        }
+        Err(error) => faults.push(DocumentFault {
+            origin: origin.to_owned(),
+            fault: fault("", "", &format!("is neither YAML nor JSON: {}", first_line(&error.to_string()))),
+        }),
+    }
+    (wanted, faults)
 }
 
 /// YAML 1.2: a network called `n` or `no` is a text, and `010` is no octal number.

@@ -33,6 +33,11 @@ use self::{
     connect::Site,
     render::{Column, Printed, say},
 };
+#[cfg(feature = "testing")]
+use crate::{
+    admin::{DocumentFault, pools::Wanted},
+    store::record::PoolDocument,
+};
 use crate::{
     admin::{Error, check, clusters, explain, known, read::read_everything},
     domain::{
@@ -45,6 +50,23 @@ use crate::{
     ops::Clock as _,
     store::{Revision, StoreError, any::AnyStore, keys, record},
 };
+
+/// What `pool apply -f` makes of a text: its pools, and the faults of the others.
+#[cfg(feature = "testing")]
+#[must_use]
+pub fn pools_of(text: &str) -> (Vec<Wanted>, Vec<DocumentFault>) {
+    documents::of_text("a text", text)
+}
+
+/// What `pool show -o yaml` prints.
+///
+/// # Errors
+/// The writer's.
+#[cfg(feature = "testing")]
+pub fn yaml_of(pool: &PoolDocument) -> Result<String, String> {
+    let value = serde_json::to_value(pool).map_err(|error| error.to_string())?;
+    render::document(&value, Format::Yaml)
+}
 
 /// How a command ended that did what it was asked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

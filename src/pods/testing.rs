@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use hyper::body::Bytes;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -18,7 +19,16 @@ use tokio::{
     time::sleep,
 };
 
-use super::{Api, Settings, client::JSON, protobuf};
+use super::{
+    Api, Settings,
+    client::JSON,
+    objects::{self, ControllerObject, List, NodeObject, PodObject},
+    protobuf,
+};
+use crate::domain::{
+    kubernetes::{Controller, Node, Pod},
+    lease::Timestamp,
+};
 
 /// Its clock, unless the script says otherwise.
 pub const DATE: &str = "Fri, 02 Jan 2026 03:04:05 GMT";
@@ -585,6 +595,46 @@ fn status(code: u16, reason: &str, message: &str, details: Value) -> Action {
         "message": message, "reason": reason, "details": details, "code": code,
     });
     Action::Reply(code, String::new(), value.to_string())
+}
+
+/// What is made of an object of the API.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Object {
+    /// A pod.
+    Pod(Box<Pod>),
+    /// A list of pods.
+    Pods(Vec<Pod>),
+    /// A node.
+    Node(Node),
+    /// A StatefulSet, or whatever else has pods.
+    Controller(Controller),
+}
+
+/// Reads an object of each kind in JSON, as lists and live answers do; `at` is the server's clock.
+#[must_use]
+pub fn read_json(text: &[u8], at: Timestamp) -> Vec<Result<Object, String>> {
+    let controller =
+        |stateful| objects::parse::<ControllerObject>(text).and_then(|object| object.controller(stateful));
+    vec![
+        objects::parse(text).and_then(pods_of).map(Object::Pods),
+        objects::parse::<PodObject>(text).and_then(Pod::try_from).map(Box::new).map(Object::Pod),
+        objects::parse::<NodeObject>(text).and_then(|node| node.node(at)).map(Object::Node),
+        controller(true).map(Object::Controller),
+        controller(false).map(Object::Controller),
+    ]
+}
+
+/// Reads a list of pods in protobuf.
+///
+/// # Errors
+/// It is none, or one of its pods cannot be read.
+pub fn read_protobuf(body: &[u8]) -> Result<Object, String> {
+    let _ = protobuf::status(body);
+    protobuf::pods(Bytes::copy_from_slice(body)).and_then(pods_of).map(Object::Pods)
+}
+
+fn pods_of(list: List<PodObject>) -> Result<Vec<Pod>, String> {
+    list.items.ok_or("it has no items")?.into_iter().map(Pod::try_from).collect()
 }
 
 /// One pod of the list: running on `n1`, made by StatefulSet `db`.
