@@ -10,6 +10,9 @@ mod clusters;
 mod conformance;
 mod documents;
 mod failures;
+#[path = "fuzz/lib.rs"]
+#[expect(unreachable_pub, reason = "the fuzzers are other crates")]
+mod fuzz;
 mod install;
 mod layering;
 mod manifests;

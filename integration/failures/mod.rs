@@ -8,7 +8,6 @@ mod crash;
 mod crowd;
 mod endpoints;
 mod journal;
-mod records;
 mod restore;
 mod secrets;
 
