@@ -9,16 +9,19 @@ use std::{
     future::{Future, poll_fn},
     hash::{BuildHasher, Hasher},
     io,
+    mem::replace,
     path::PathBuf,
     pin::Pin,
     sync::{Mutex, MutexGuard, PoisonError},
-    task::Poll,
+    task::{Context, Poll},
     time::Duration,
 };
 
 use etcd_client::{Channel, Client, ConnectOptions, KvClient};
+use hyper_util::client::legacy::connect::HttpConnector;
+use thiserror::Error;
 use tokio::time::{Instant, sleep_until, timeout};
-use tonic::Code;
+use tonic::{Code, codegen::Service, transport::Uri};
 
 use crate::store::{
     Revision, StoreError,
@@ -56,6 +59,8 @@ pub(crate) struct Link {
 pub(crate) enum Cause {
     /// Nothing was sent, or nothing of it can have been looked at.
     NotSent(String),
+    /// The same, since the connection had ended.
+    Ended(String),
     /// Sent; no answer, or one that proves nothing.
     Unanswered(String),
     /// Refused before it was proposed.
@@ -123,9 +128,15 @@ impl Endpoints {
 
     /// Asks this one last from now on, and over a new connection.
     pub(crate) fn avoid(&self, index: usize) {
+        self.forget(index);
         let mut route = self.route();
         route.order.retain(|other| *other != index);
         route.order.push(index);
+    }
+
+    /// Asks this one over a new connection.
+    fn forget(&self, index: usize) {
+        let mut route = self.route();
         if let Some(link) = route.links.get_mut(index) {
             *link = None;
         }
@@ -178,7 +189,10 @@ impl Endpoints {
                     .map_or_else(|| Cause::NotSent(chain(&error)), Cause::Credentials)
             })?;
         }
-        let channel = endpoint.connect().await.map_err(|error| self.transport(&error, url, false))?;
+        let channel = endpoint
+            .connect_with_connector(Once::new())
+            .await
+            .map_err(|error| self.transport(&error, url, false))?;
         // No keep-alive: every request has a time limit below the 5 s that etcd wants between two pings.
         let channel = Channel::Tonic(channel);
         let client = match &self.settings.login {
@@ -205,7 +219,9 @@ impl Endpoints {
     fn of_login(&self, cause: Cause) -> Cause {
         let user = self.settings.login.as_ref().map_or("", |login| login.username.as_str());
         match cause {
-            Cause::NotSent(reason) | Cause::Unanswered(reason) => Cause::NotSent(reason),
+            Cause::NotSent(reason) | Cause::Ended(reason) | Cause::Unanswered(reason) => {
+                Cause::NotSent(reason)
+            }
             Cause::Refused(reason) | Cause::Stale(reason) => {
                 Cause::Refused(format!("login of user {user:?}: {reason}"))
             }
@@ -275,7 +291,7 @@ impl Endpoints {
                 Cause::WentBack { from, to } => return Err(StoreError::WentBack { from, to }),
                 Cause::Credentials(error) => credentials = credentials.or(Some(error)),
                 Cause::NotSent(reason) => failed.push(format!("{}: {reason}", endpoint())),
-                Cause::Unanswered(reason) => match self.suspect(index) {
+                Cause::Ended(reason) | Cause::Unanswered(reason) => match self.suspect(index) {
                     Some(Suspect::Fault(error)) => credentials = credentials.or(Some(error)),
                     Some(Suspect::Certificate(path)) => failed.push(format!(
                         "{}: {reason}; does it accept the certificate {}?",
@@ -308,6 +324,21 @@ impl Endpoints {
         tls::fault_in(&self.settings.tls)
             .map(Suspect::Fault)
             .or_else(|| self.settings.tls.cert.clone().map(Suspect::Certificate))
+    }
+
+    /// Makes a request that changes nothing; once more over a new connection if the one of now has ended.
+    pub(crate) async fn ask<T, F>(&self, index: usize, request: impl Fn(Link) -> F) -> Result<T, Cause>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let link = self.link(index).await?;
+        match self.logged_in(index, &link, &request).await {
+            Err(Cause::Ended(_)) => {}
+            answer => return answer,
+        }
+        self.forget(index);
+        let link = self.link(index).await?;
+        self.logged_in(index, &link, request).await
     }
 
     /// Makes a request once, and once more after a new login if the token was no longer good.
@@ -378,6 +409,9 @@ impl Endpoints {
         let files = &self.settings.tls;
         let mut connected = true;
         for link in causes(error) {
+            if link.is::<ConnectionEnded>() {
+                return Cause::Ended(link.to_string());
+            }
             connected &= !link.is::<tonic::ConnectError>();
             let tls_error = link
                 .downcast_ref::<rustls::Error>()
@@ -404,6 +438,44 @@ impl Endpoints {
             Some(fault) if url.starts_with("https:") => Cause::Credentials(fault),
             Some(_) | None => Cause::NotSent(chain(error)),
         }
+    }
+}
+
+/// Connects one time. tonic connects again by itself, unseen; but a commit must not reach a server that has answered
+/// nothing yet: it may be frozen, or have been restored from a snapshot since the reads that the commit rests on.
+struct Once {
+    connector: HttpConnector,
+    done: bool,
+}
+
+#[derive(Debug, Error)]
+#[error("the connection ended")]
+struct ConnectionEnded;
+
+impl Once {
+    fn new() -> Self {
+        let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
+        connector.set_nodelay(true);
+        Self { connector, done: false }
+    }
+}
+
+impl Service<Uri> for Once {
+    type Response = <HttpConnector as Service<Uri>>::Response;
+    type Error = Box<dyn Error + Send + Sync>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.connector.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        if replace(&mut self.done, true) {
+            return Box::pin(async { Err(ConnectionEnded.into()) });
+        }
+        let connecting = self.connector.call(uri);
+        Box::pin(async { Ok(connecting.await?) })
     }
 }
 

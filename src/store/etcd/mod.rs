@@ -245,10 +245,7 @@ impl EtcdStore {
 
     async fn status_of(&self, index: usize) -> (usize, EndpointStatus) {
         let endpoint = self.endpoints.url(index).to_owned();
-        let ask = async {
-            let link = self.endpoints.link(index).await?;
-            self.endpoints.logged_in(index, &link, |mut link| async move { link.client.status().await }).await
-        };
+        let ask = self.endpoints.ask(index, |mut link| async move { link.client.status().await });
         let answer = match timeout(STATUS_PATIENCE, ask).await {
             Ok(Ok(status)) => Ok(MemberStatus {
                 version: status.version().to_owned(),
@@ -266,7 +263,7 @@ impl EtcdStore {
                 Cause::Refused(reason) | Cause::Stale(reason) => {
                     StoreError::Refused { endpoint: endpoint.clone(), reason }
                 }
-                Cause::NotSent(reason) | Cause::Unanswered(reason) => {
+                Cause::NotSent(reason) | Cause::Ended(reason) | Cause::Unanswered(reason) => {
                     StoreError::NotReached { reason: format!("{endpoint}: {reason}") }
                 }
                 Cause::Compacted => StoreError::Compacted(Revision::default()),
@@ -306,25 +303,21 @@ impl EtcdStore {
         let order = self.endpoints.order();
         let ask = |index| {
             Box::pin(async move {
-                let link = self.endpoints.link(index).await?;
-                self.read_by(index, &link, prefix, reads, at).await
+                let before = self.seen();
+                let read = self.endpoints.ask(index, |link| read_once(link, prefix, reads, at));
+                self.not_behind(before, read.await?)
             }) as std::pin::Pin<Box<dyn Future<Output = _> + Send + '_>>
         };
         Ok(self.endpoints.first_answer(&order, at, ask).await?.1)
     }
 
-    async fn read_by(
-        &self,
-        index: usize,
-        link: &Link,
-        prefix: &str,
-        reads: &[Read],
-        at: Option<Revision>,
-    ) -> Result<Snapshot, Cause> {
-        let before = Revision(self.seen.load(Ordering::Relaxed));
-        let read = self.endpoints.logged_in(index, link, |link| read_once(link, prefix, reads, at));
-        let (now, snapshot) = read.await?;
-        // A linearizable answer is never behind one that came before it was asked for.
+    fn seen(&self) -> Revision {
+        Revision(self.seen.load(Ordering::Relaxed))
+    }
+
+    /// What was read. A linearizable answer is never behind one that was there `before` it was asked for, unless the
+    /// store was set back.
+    fn not_behind(&self, before: Revision, (now, snapshot): (Revision, Snapshot)) -> Result<Snapshot, Cause> {
         if now < before {
             self.seen.store(now.0, Ordering::Relaxed);
             return Err(Cause::WentBack { from: before, to: now });
@@ -335,12 +328,15 @@ impl EtcdStore {
 
     /// A connection that has brought an answer. A frozen member takes connections, and a server looks at our
     /// certificate after its half of the handshake: a commit on such a connection would be lost in doubt, where
-    /// a read is merely asked elsewhere. And the store may have been restored while there was no connection:
-    /// then what the commit rests on was read in another past.
+    /// a read is merely asked elsewhere. And the store may have been restored since the connection before it: then
+    /// what the commit rests on was read in another past.
     async fn proven(&self, index: usize) -> Result<Link, Cause> {
         let link = self.endpoints.link(index).await?;
         if !self.endpoints.has_answered(index) {
-            self.read_by(index, &link, &self.prefix, &[Read::Get(keys::meta())], None).await?;
+            let (before, meta) = (self.seen(), [Read::Get(keys::meta())]);
+            let read =
+                self.endpoints.logged_in(index, &link, |link| read_once(link, &self.prefix, &meta, None));
+            self.not_behind(before, read.await?)?;
         }
         Ok(link)
     }
@@ -403,7 +399,7 @@ impl Store for EtcdStore {
             };
             let answer = match timeout(COMMIT_PATIENCE, sent).await {
                 Ok(Ok(answer)) => answer,
-                Ok(Err(Cause::NotSent(reason))) => {
+                Ok(Err(Cause::NotSent(reason) | Cause::Ended(reason))) => {
                     self.endpoints.avoid(index);
                     order.retain(|other| *other != index);
                     unreachable.push(format!("{endpoint}: {reason}"));
@@ -456,19 +452,15 @@ impl Upkeep for EtcdStore {
 
     async fn compact_to(&self, revision: Revision) -> Result<(), StoreError> {
         let order = self.endpoints.order();
-        let done =
-            self.endpoints
-                .first_answer(&order, Some(revision), |index| {
-                    Box::pin(async move {
-                        let link = self.endpoints.link(index).await?;
-                        self.endpoints
-                            .logged_in(index, &link, |mut link| async move {
-                                link.kv.compact(revision.0, None).await
-                            })
-                            .await
-                    })
-                })
-                .await;
+        let done = self
+            .endpoints
+            .first_answer(&order, Some(revision), |index| {
+                Box::pin(
+                    self.endpoints
+                        .ask(index, move |mut link| async move { link.kv.compact(revision.0, None).await }),
+                )
+            })
+            .await;
         match done {
             Ok(_) | Err(StoreError::Compacted(_)) => Ok(()),
             Err(error) => Err(error),
