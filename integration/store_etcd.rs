@@ -662,6 +662,28 @@ fn a_password_for_a_store_without_users_is_no_fault() {
 }
 
 #[test]
+fn b105_a_login_that_nobody_wanted_is_made_when_it_is_wanted() {
+    require!(Part::Etcd(Version::V34), Part::Etcd(Version::V36));
+    for version in Version::BOTH {
+        let mut etcd = Etcd::start(version);
+        etcd.make_user();
+        etcd.make_root();
+        block(async {
+            let [reader, writer] = [(); 2].map(|()| with_user(&etcd.endpoints(), USER));
+            for store in [&reader, &writer] {
+                applied(store, &writes(vec![put("v1/a", "1")])).await;
+            }
+            etcd.enable_auth();
+            assert_eq!(reader.read(&[Read::Get(key("v1/a"))], None).await.unwrap().entries(0).len(), 1);
+            // A commit is sent elsewhere, by whoever wants it sent.
+            let first = writer.commit(&writes(vec![put("v1/a", "2")])).await;
+            assert!(matches!(first, Err(StoreError::NotReached { .. })), "{first:?}");
+            applied(&writer, &writes(vec![put("v1/a", "2")])).await;
+        });
+    }
+}
+
+#[test]
 fn b108_every_fault_of_a_file_is_named() {
     require!(Part::Etcd(Version::V34), Part::Etcd(Version::V36), Part::Program("openssl"));
     let files = certificates();

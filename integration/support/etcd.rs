@@ -47,7 +47,7 @@ pub(crate) struct Options {
 pub(crate) struct Place {
     /// The command line that its own is added to.
     pub(crate) enter: Vec<String>,
-    /// Its addresses for clients and for the other members.
+    /// Its addresses: for clients, and for the other members and its operator.
     pub(crate) clients: IpAddr,
     pub(crate) peers: IpAddr,
     /// Its data, if not in the folder of all.
@@ -158,6 +158,11 @@ impl Etcd {
         (0..self.members.len()).map(|member| self.endpoint(member)).collect()
     }
 
+    /// The same for an operator.
+    pub(crate) fn control(&self, member: usize) -> String {
+        format!("{}://{}", self.scheme(), self.members[member].site.control)
+    }
+
     /// `127.0.0.1:port` of one member, for a proxy.
     pub(crate) fn address(&self, member: usize) -> String {
         self.members[member].site.clients.clone()
@@ -246,7 +251,7 @@ impl Etcd {
         let folder = Folder::in_memory();
         let file = folder.path().join("snapshot.db").display().to_string();
         // Of one member, whatever their number.
-        run(self.etcdctl(&self.endpoint(0)).args(["snapshot", "save", &file]), b"").success();
+        run(self.etcdctl(&self.control(0)).args(["snapshot", "save", &file]), b"").success();
         Snapshot(folder)
     }
 
@@ -309,7 +314,8 @@ impl Etcd {
     }
 
     fn at_all(&self) -> Command {
-        self.etcdctl(&self.endpoints().join(","))
+        let all: Vec<String> = (0..self.members.len()).map(|member| self.control(member)).collect();
+        self.etcdctl(&all.join(","))
     }
 
     fn try_start(options: &Options) -> Option<Self> {
@@ -327,37 +333,42 @@ impl Etcd {
             etcd.members.iter().all(Member::is_healthy).then_some(true)
         });
         if started && options.auth {
-            etcd.enable_users();
+            etcd.make_user();
+            etcd.make_root();
+            etcd.enable_auth();
         }
         started.then_some(etcd)
     }
 
-    fn enable_users(&mut self) {
+    /// Makes [`USER`], whom nobody asks for before [`enable_auth`](Self::enable_auth).
+    pub(crate) fn make_user(&mut self) {
         self.options.auth = false; // nobody is anybody yet
-        let user = |(name, password)| format!("{name}:{password}");
-        for command in [
-            ["role", "add", "leasehold", "", ""],
-            ["role", "grant-permission", "leasehold", "--prefix=true", "readwrite"],
-            ["user", "add", &user(ROOT), "", ""],
-            ["user", "add", &user(USER), "", ""],
-            ["user", "grant-role", ROOT.0, "root", ""],
-            ["user", "grant-role", USER.0, "leasehold", ""],
-            ["auth", "enable", "", "", ""],
-        ] {
-            let mut arguments: Vec<_> = command.into_iter().filter(|argument| !argument.is_empty()).collect();
-            if arguments[1] == "grant-permission" {
-                arguments.push("/leasehold");
-            }
-            self.ctl(&arguments).success();
-        }
+        let user = format!("{}:{}", USER.0, USER.1);
+        self.ctl(&["role", "add", "leasehold"]).success();
+        self.ctl(&["role", "grant-permission", "leasehold", "--prefix=true", "readwrite", "/leasehold"])
+            .success();
+        self.ctl(&["user", "add", &user]).success();
+        self.ctl(&["user", "grant-role", USER.0, "leasehold"]).success();
+    }
+
+    /// Makes [`ROOT`], without whom nothing can be enabled.
+    pub(crate) fn make_root(&self) {
+        self.ctl(&["user", "add", &format!("{}:{}", ROOT.0, ROOT.1)]).success();
+        self.ctl(&["user", "grant-role", ROOT.0, "root"]).success();
+    }
+
+    /// From now on everybody must be a user.
+    pub(crate) fn enable_auth(&mut self) {
+        self.ctl(&["auth", "enable"]).success();
         self.options.auth = true;
     }
 
     fn while_stopped(&mut self, act: impl Fn(&Member)) {
         for member in &mut self.members {
-            let process = member.process.take().unwrap();
-            process.signal("TERM");
-            process.wait();
+            if let Some(process) = member.process.take() {
+                process.signal("TERM");
+                process.wait();
+            }
         }
         self.members.iter().for_each(act);
         self.restart_all(&(0..self.members.len()).collect::<Vec<_>>());
@@ -423,6 +434,7 @@ struct Member {
 struct Site {
     enter: Vec<String>,
     clients: String,
+    control: String,
     peers: String,
     metrics: String,
     _claims: Vec<Port>,
@@ -432,14 +444,26 @@ impl Site {
     fn here() -> Self {
         let claims: Vec<_> = (0..3).map(|_| Port::claim()).collect();
         let of = |at: usize| format!("127.0.0.1:{}", claims[at].number());
-        Self { enter: Vec::new(), clients: of(0), peers: of(1), metrics: of(2), _claims: claims }
+        Self {
+            enter: Vec::new(),
+            clients: of(0),
+            control: of(0),
+            peers: of(1),
+            metrics: of(2),
+            _claims: claims,
+        }
     }
 
     fn at(place: &Place) -> Self {
         let of = |address, port| SocketAddr::new(address, port).to_string();
-        let (clients, peers) = (of(place.clients, 2379), of(place.peers, 2380));
-        let metrics = of(place.clients, 2381);
-        Self { enter: place.enter.clone(), clients, peers, metrics, _claims: Vec::new() }
+        Self {
+            enter: place.enter.clone(),
+            clients: of(place.clients, 2379),
+            control: of(place.peers, 2379),
+            peers: of(place.peers, 2380),
+            metrics: of(place.peers, 2381),
+            _claims: Vec::new(),
+        }
     }
 }
 
@@ -459,10 +483,12 @@ impl Member {
                 let data = options.places.get(index).and_then(|place| place.data.clone());
                 let data = data.unwrap_or_else(|| folder.join(format!("{index}")));
                 let url = format!("{}://{}", scheme(options), site.clients);
+                let mut listen = vec![url.clone(), format!("{}://{}", scheme(options), site.control)];
+                listen.dedup();
                 let mut arguments = vec![
                     format!("--name=m{index}"),
                     format!("--data-dir={}", data.display()),
-                    format!("--listen-client-urls={url}"),
+                    format!("--listen-client-urls={}", listen.join(",")),
                     format!("--advertise-client-urls={url}"),
                     format!("--listen-peer-urls=http://{}", site.peers),
                     format!("--initial-advertise-peer-urls=http://{}", site.peers),

@@ -52,6 +52,8 @@ pub(crate) struct Link {
     pub(crate) client: Client,
     /// For keys.
     pub(crate) kv: KvClient,
+    /// There was a login to be made, and the store wanted none.
+    anonymous: bool,
 }
 
 /// Why one endpoint did not do what it was asked.
@@ -195,6 +197,7 @@ impl Endpoints {
             .map_err(|error| self.transport(&error, url, false))?;
         // No keep-alive: every request has a time limit below the 5 s that etcd wants between two pings.
         let channel = Channel::Tonic(channel);
+        let mut anonymous = false;
         let client = match &self.settings.login {
             None => Client::from_channel(channel, None).await,
             Some(Login { username, password }) => {
@@ -204,6 +207,7 @@ impl Endpoints {
                     Err(etcd_client::Error::GRpcStatus(status))
                         if status.code() == Code::FailedPrecondition =>
                     {
+                        anonymous = true;
                         Client::from_channel(channel, None).await
                     }
                     other => other,
@@ -212,7 +216,7 @@ impl Endpoints {
         };
         let client = client.map_err(|error| self.of_login(self.cause(error, url)))?;
         let kv = client.kv_client().max_decoding_message_size(LARGEST_ANSWER);
-        Ok(Link { client, kv })
+        Ok(Link { client, kv, anonymous })
     }
 
     /// The same cause, of a request that was only a login.
@@ -326,14 +330,15 @@ impl Endpoints {
             .or_else(|| self.settings.tls.cert.clone().map(Suspect::Certificate))
     }
 
-    /// Makes a request that changes nothing; once more over a new connection if the one of now has ended.
+    /// Makes a request that changes nothing; once more over a new connection if the one of now has ended, or a login is
+    /// wanted since.
     pub(crate) async fn ask<T, F>(&self, index: usize, request: impl Fn(Link) -> F) -> Result<T, Cause>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
         let link = self.link(index).await?;
         match self.logged_in(index, &link, &request).await {
-            Err(Cause::Ended(_)) => {}
+            Err(Cause::NotSent(_) | Cause::Ended(_)) => {}
             answer => return answer,
         }
         self.forget(index);
@@ -341,7 +346,8 @@ impl Endpoints {
         self.logged_in(index, &link, request).await
     }
 
-    /// Makes a request once, and once more after a new login if the token was no longer good.
+    /// Makes a request once, and once more after a new login if the token was no longer good. Where no login was wanted
+    /// until now, a refusal is no answer: another connection logs in.
     pub(crate) async fn logged_in<T, F>(
         &self,
         index: usize,
@@ -356,7 +362,17 @@ impl Endpoints {
             Ok(answer) => return Ok(answer),
             Err(error) => self.cause(error, url),
         };
-        let Cause::Stale(reason) = cause else { return Err(cause) };
+        let reason = match cause {
+            Cause::Stale(reason) => reason,
+            Cause::Refused(reason) if link.anonymous => return Err(Cause::NotSent(reason)),
+            Cause::NotSent(_)
+            | Cause::Ended(_)
+            | Cause::Unanswered(_)
+            | Cause::Refused(_)
+            | Cause::Credentials(_)
+            | Cause::Compacted
+            | Cause::WentBack { .. } => return Err(cause),
+        };
         match timeout(PATIENCE, link.client.refresh_token()).await {
             Ok(Ok(())) => request(link.clone()).await.map_err(|error| self.cause(error, url)),
             Ok(Err(error)) => Err(self.of_login(self.cause(error, url))),
