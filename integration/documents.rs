@@ -21,7 +21,7 @@ use socket2::SockRef;
 
 use crate::support::{
     call::{Call, Cli},
-    etcd::{Etcd, ROOT, certificates},
+    etcd::{Etcd, certificates},
     folder::Folder,
     ground,
     host::HostFile,
@@ -385,7 +385,7 @@ fn the_pools_serve_whom_they_say() {
 }
 
 /// Of every user that the roles script makes here.
-const PASSWORD: &str = "sesame";
+pub(crate) const PASSWORD: &str = "sesame";
 
 /// The roles script with this etcd's etcdctl.
 pub(crate) fn make_roles(etcd: &Etcd, version: Version) -> Finished {
@@ -394,8 +394,8 @@ pub(crate) fn make_roles(etcd: &Etcd, version: Version) -> Finished {
     command.env_clear().arg(root().join("config-examples/etcd-roles")).args(["--users", "prod-a"]);
     command.envs(["NODE_PASSWORD", "REAPER_PASSWORD", "ADMIN_PASSWORD"].map(|name| (name, PASSWORD)));
     command.env("PATH", std::env::join_paths([folder, "/usr/bin".into(), "/bin".into()]).unwrap());
-    command.env("ETCDCTL_ENDPOINTS", etcd.endpoints().join(","));
-    command.env("ETCDCTL_USER", format!("{}:{}", ROOT.0, ROOT.1));
+    let etcdctl = etcd.etcdctl(&etcd.endpoints().join(","));
+    command.envs(etcdctl.get_envs().filter_map(|(name, value)| Some((name, value?))));
     run(&mut command, b"")
 }
 

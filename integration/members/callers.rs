@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -13,7 +13,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::history::{Answer, Call, End, Verb, impossible};
+use super::{
+    cluster::Nodes,
+    history::{Answer, Call, End, Restored, Verb, impossible},
+};
 use crate::support::{
     call::{self, Cli},
     chance::Chance,
@@ -26,36 +29,70 @@ const CALLERS: u64 = 64;
 /// Of each caller. The first of every fourth caller is sticky.
 const PODS: u64 = 2;
 /// So many addresses that it is full at times.
-pub(super) const POOL: u32 = 80;
-/// Between two calls of one caller, on average: the processors must keep up.
-const PAUSE: Duration = Duration::from_millis(500);
-/// Beside twice what a call takes meanwhile that does nothing: for the start and the end of the process, and a journal.
-const SLACK: Duration = Duration::from_secs(2);
+pub(super) const POOL: u32 = 92;
+/// Beside twice what a call takes meanwhile that does nothing: for the start and the end of the process, and a journal on a
+/// busy disk.
+const SLACK: Duration = Duration::from_secs(5);
 /// As many ADDs as show that all goes on.
 const ENOUGH: usize = 50;
 
-/// What a call may take, as the nodes are configured.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Deadlines {
-    pub(super) add: Duration,
-    pub(super) del: Duration,
+/// How they work.
+#[derive(Clone, Debug)]
+pub(super) struct Ways {
+    /// What a call may take, as the nodes are configured.
+    add: Duration,
+    del: Duration,
+    /// Between two calls of one caller, on average: the processors must keep up.
+    pause: Duration,
+    /// Are there pods that keep their addresses while they are away?
+    sticky: bool,
+    namespace: String,
 }
 
-impl Deadlines {
-    /// The product's defaults.
-    pub(super) const USUAL: Self = Self { add: Duration::from_secs(10), del: Duration::from_secs(5) };
+impl Ways {
+    /// With the deadlines that are the product's defaults.
+    pub(super) fn usual() -> Self {
+        Self {
+            add: Duration::from_secs(10),
+            del: Duration::from_secs(5),
+            pause: Duration::from_millis(500),
+            sticky: true,
+            namespace: "shop".into(),
+        }
+    }
+
+    /// Where each call costs more, such as a handshake and a login.
+    pub(super) fn at_leisure() -> Self {
+        Self { pause: Duration::from_secs(1), ..Self::usual() }
+    }
+
     /// Where many calls must come to their deadline.
-    pub(super) const SHORT: Self = Self { add: Duration::from_secs(4), del: Duration::from_secs(2) };
+    pub(super) fn short_of_time() -> Self {
+        Self { add: Duration::from_secs(4), del: Duration::from_secs(2), ..Self::usual() }
+    }
+
+    /// Where only pods that run are known from elsewhere than the store.
+    pub(super) fn in_namespace(namespace: &str) -> Self {
+        Self { sticky: false, namespace: namespace.into(), ..Self::usual() }
+    }
 }
 
 /// Callers at work, and what they have seen so far.
 pub(super) struct Crowd {
-    nodes: Vec<HostFile>,
-    deadlines: Deadlines,
+    pub(super) nodes: Vec<HostFile>,
+    pub(super) admin: HostFile,
+    ways: Ways,
     start: Instant,
     calls: Mutex<Vec<Call>>,
+    /// The sandboxes that run, by pod.
+    living: Mutex<BTreeMap<String, Sandbox>>,
+    /// Whoever has a turn holds it.
+    turns: RwLock<()>,
     /// When the store could not answer, and so need not have.
     excused: Mutex<Vec<(Duration, Duration)>>,
+    restored: Mutex<Option<Restored>>,
+    /// A sandbox from before is started again before anything else is done with it.
+    renewed: Mutex<Duration>,
     /// When calls that need no store began and ended.
     idle: Mutex<Vec<(Duration, Duration)>>,
     /// Nobody pauses.
@@ -65,11 +102,11 @@ pub(super) struct Crowd {
 
 /// A pod's sandbox.
 #[derive(Clone, Debug)]
-struct Sandbox {
+pub(super) struct Sandbox {
     container: String,
     node: usize,
-    address: String,
-    since: Instant,
+    pub(super) address: String,
+    since: Duration,
 }
 
 #[derive(Debug)]
@@ -79,34 +116,43 @@ struct Pod {
     /// The one that runs.
     here: Option<Sandbox>,
     /// Those that ran. Their DEL may come, late and more than once.
-    dead: Vec<(usize, String)>,
+    dead: Vec<Sandbox>,
 }
 
 impl Crowd {
     /// Lets them work until `act` is done, and judges what they saw.
-    pub(super) fn work(nodes: Vec<HostFile>, deadlines: Deadlines, act: impl FnOnce(&Self)) {
+    pub(super) fn work(nodes: Nodes, ways: Ways, act: impl FnOnce(&Self)) {
         let seconds = |time: Duration| format!("{}s", time.as_secs());
-        let setting = json!({ "add": seconds(deadlines.add), "del": seconds(deadlines.del) });
+        let setting = json!({ "add": seconds(ways.add), "del": seconds(ways.del) });
         let crowd = &Self {
-            nodes: nodes.into_iter().map(|node| node.with("deadlines", setting.clone())).collect(),
-            deadlines,
+            nodes: nodes.nodes.into_iter().map(|node| node.with("deadlines", setting.clone())).collect(),
+            admin: nodes.admin,
+            ways,
             start: Instant::now(),
             calls: Mutex::default(),
+            living: Mutex::default(),
+            turns: RwLock::default(),
             excused: Mutex::default(),
+            restored: Mutex::default(),
+            renewed: Mutex::default(),
             idle: Mutex::default(),
             hurry: AtomicBool::new(false),
             over: AtomicBool::new(false),
         };
-        let living = thread::scope(|scope| {
-            let callers: Vec<_> =
-                (0..CALLERS).map(|number| scope.spawn(move || Caller::new(crowd, number).work())).collect();
+        thread::scope(|scope| {
+            for number in 0..CALLERS {
+                scope.spawn(move || Caller::new(crowd, number).work());
+            }
             scope.spawn(|| crowd.measure());
             let over = Over(crowd); // they end, too, if this panics
             act(crowd);
             drop(over);
-            callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
         });
-        crowd.judge(&living);
+        crowd.judge();
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.start.elapsed()
     }
 
     /// Lets something happen while all of them are in the middle of a call.
@@ -116,15 +162,14 @@ impl Crowd {
         self.hurry.store(true, Ordering::SeqCst);
         let all = usize::try_from(CALLERS).unwrap();
         eventually("everybody to call", || (calls() >= before + all).then_some(()));
-        let result = fault();
         self.hurry.store(false, Ordering::SeqCst);
-        result
+        fault()
     }
 
     /// Waits until as many ADDs as are enough, each begun from now on, have got an address.
     #[track_caller]
     pub(super) fn goes_on(&self, while_: &str) {
-        let begun = self.start.elapsed();
+        let begun = self.now();
         let all = within(PATIENCE, || {
             thread::sleep(Duration::from_millis(50));
             let calls = lock(&self.calls);
@@ -143,14 +188,14 @@ impl Crowd {
         let (count, slowest) = (took.len(), took.iter().max().unwrap());
         report(&format!(
             "{while_}: {count} ADDs in {:.1?}, the slowest in {slowest:.1?}",
-            self.start.elapsed() - begun
+            self.now() - begun
         ));
     }
 
     /// Waits until a call that began from now on is refused with these words.
     #[track_caller]
     pub(super) fn is_refused(&self, words: &str) {
-        let begun = self.start.elapsed();
+        let begun = self.now();
         eventually(words, || {
             thread::sleep(Duration::from_millis(50));
             let since = |call: &&Call| call.began >= begun;
@@ -172,31 +217,49 @@ impl Crowd {
         });
     }
 
+    /// Does something while nobody calls, with the sandboxes that run.
+    pub(super) fn paused<T>(&self, act: impl FnOnce(&BTreeMap<String, Sandbox>) -> T) -> T {
+        let _turns = self.turns.write().unwrap_or_else(PoisonError::into_inner);
+        act(&lock(&self.living))
+    }
+
+    /// The store is that of this time again.
+    pub(super) fn was_restored(&self, from: Duration) {
+        *lock(&self.restored) = Some(Restored { from, at: self.now() });
+    }
+
+    /// Every sandbox of now is to be started again.
+    pub(super) fn renew(&self) {
+        *lock(&self.renewed) = self.now();
+    }
+
     /// Does something that the store cannot answer through: a call that meets it may be refused, in time.
     pub(super) fn excused<T>(&self, act: impl FnOnce() -> T) -> T {
-        let from = self.start.elapsed();
+        let from = self.now();
         let result = act();
-        lock(&self.excused).push((from, self.start.elapsed()));
+        lock(&self.excused).push((from, self.now()));
         result
     }
 
     /// Calls that need no store, all the time: what they take is the machine's.
     fn measure(&self) {
         while !self.over.load(Ordering::SeqCst) {
-            let began = self.start.elapsed();
+            let began = self.now();
             call::Call::command("VERSION", &self.nodes[0]).run().0.success();
-            lock(&self.idle).push((began, self.start.elapsed()));
+            lock(&self.idle).push((began, self.now()));
             thread::sleep(Duration::from_millis(100));
         }
     }
 
-    fn judge(&self, living: &BTreeMap<String, Sandbox>) {
-        let calls = lock(&self.calls);
+    fn judge(&self) {
+        let (calls, living, restored) = (lock(&self.calls), lock(&self.living), *lock(&self.restored));
         for node in &self.nodes {
-            Cli::new(node).line("flush").run().success();
+            let flushed = Cli::new(node).line("flush").run();
+            // What was journalled before a restore stays.
+            assert!(flushed.code() == Some(0) || restored.is_some(), "{flushed:?}");
         }
-        let told = self.start.elapsed();
-        let leases = ground::leases(&self.nodes[0]);
+        let told = self.now();
+        let leases = ground::leases(&self.admin);
         let owners: Vec<_> = leases
             .iter()
             .map(|lease| {
@@ -208,12 +271,12 @@ impl Crowd {
         report(&format!("{}; {} were in a journal", counted(&calls), journalled.len()));
         let wrong: Vec<_> = calls.iter().filter(|call| !self.is_due(call)).collect();
         assert!(wrong.is_empty(), "{} calls were not served: {wrong:#?}", wrong.len());
-        let end = End { journalled, told, looked: self.start.elapsed(), owners };
+        let end = End { journalled, told, looked: self.now(), owners, restored };
         let unexplained = impossible(&calls, &end);
         assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
-        for (pod, sandbox) in living {
-            let has = (sandbox.address.clone(), pod.clone(), Some(sandbox.container.clone()));
-            assert!(end.owners.contains(&has), "{pod} lost its lease: {sandbox:?}");
+        for (pod, sandbox) in living.iter() {
+            let has = |(address, its, _): &(String, String, _)| *address == sandbox.address && its == pod;
+            assert!(end.owners.iter().any(has), "{pod} lost its lease: {sandbox:?}");
         }
         assert!(!living.is_empty());
     }
@@ -237,12 +300,14 @@ impl Crowd {
             Answer::Refused(_) if call.verb == Verb::Del => false,
             Answer::Refused(text) => {
                 let excused = lock(&self.excused).iter().any(|time| meets(&time));
+                // After a restore the store does not know all sandboxes.
+                let unknown = call.verb == Verb::Check && lock(&self.restored).is_some();
                 text.contains(&format!("is full ({POOL} of {POOL})"))
                     || text.contains("newer sandbox")
-                    || excused && text.starts_with("11 ")
+                    || excused && (text.starts_with("11 ") || unknown && text.starts_with("101 "))
             }
         };
-        let deadline = if call.verb == Verb::Del { self.deadlines.del } else { self.deadlines.add };
+        let deadline = if call.verb == Verb::Del { self.ways.del } else { self.ways.add };
         let idle = lock(&self.idle).iter().filter(meets).map(|(from, to)| *to - *from).max();
         served && call.ended - call.began <= deadline + SLACK + 2 * idle.unwrap_or_default()
     }
@@ -267,28 +332,33 @@ struct Caller<'a> {
 impl<'a> Caller<'a> {
     fn new(crowd: &'a Crowd, number: u64) -> Self {
         let pod = |at| Pod {
-            name: format!("shop/w{number}p{at}"),
-            sticky: at == 0 && number.is_multiple_of(4),
+            name: format!("{}/w{number}p{at}", crowd.ways.namespace),
+            sticky: crowd.ways.sticky && at == 0 && number.is_multiple_of(4),
             here: None,
             dead: Vec::new(),
         };
         Self { crowd, number, chance: Chance(number), pods: (0..PODS).map(pod).collect(), serial: 0 }
     }
 
-    /// The sandboxes that run in the end.
-    fn work(mut self) -> Vec<(String, Sandbox)> {
+    fn work(mut self) {
         while !self.crowd.over.load(Ordering::SeqCst) {
             self.pause();
+            let _turn = self.crowd.turns.read().unwrap_or_else(PoisonError::into_inner);
             let at = usize::try_from(self.chance.below(PODS)).unwrap();
             let mut pod = self.pods.swap_remove(at);
+            if pod.here.is_some() {
+                lock(&self.crowd.living).remove(&pod.name);
+            }
             self.turn(&mut pod);
+            if let Some(sandbox) = pod.here.clone() {
+                lock(&self.crowd.living).insert(pod.name.clone(), sandbox);
+            }
             self.pods.push(pod);
         }
-        self.pods.into_iter().filter_map(|pod| Some((pod.name, pod.here?))).collect()
     }
 
     fn pause(&mut self) {
-        let millis = u64::try_from(PAUSE.as_millis()).unwrap();
+        let millis = u64::try_from(self.crowd.ways.pause.as_millis()).unwrap();
         let until = Instant::now() + Duration::from_millis(self.chance.below(2 * millis));
         while Instant::now() < until && !self.crowd.hurry.load(Ordering::SeqCst) {
             thread::sleep(Duration::from_millis(10));
@@ -297,6 +367,11 @@ impl<'a> Caller<'a> {
 
     fn turn(&mut self, pod: &mut Pod) {
         let Some(sandbox) = pod.here.clone() else {
+            if !pod.sticky {
+                // As a Deployment's.
+                pod.name = format!("{}/w{}p{}", self.crowd.ways.namespace, self.number, self.serial + 1);
+                pod.dead.clear();
+            }
             let node = usize::try_from(self.chance.below(self.crowd.nodes.len() as u64)).unwrap();
             return if self.chance.below(8) == 0 {
                 self.start_twice(pod, node)
@@ -304,33 +379,37 @@ impl<'a> Caller<'a> {
                 self.start(pod, node)
             };
         };
+        if sandbox.since < *lock(&self.crowd.renewed) {
+            return self.start(pod, sandbox.node);
+        }
         match self.chance.below(10) {
-            0..=2 => {
-                pod.here = None;
-                pod.dead.push((sandbox.node, sandbox.container.clone()));
-                self.del(pod, sandbox.node, &sandbox.container);
-            }
+            0..=2 => self.end(pod, sandbox),
             // Its DEL was lost, or comes late.
             3..=4 => self.start(pod, sandbox.node),
             // Recreated on another node, which is not done before an ADD on the first must have ended.
-            5 if sandbox.since.elapsed() > self.crowd.deadlines.add => {
+            5 if self.crowd.now() - sandbox.since > self.crowd.ways.add => {
                 self.start(pod, (sandbox.node + 1) % self.crowd.nodes.len());
             }
             5..=6 => self.repeat(pod, &sandbox),
             7..=8 => self.check(pod, &sandbox),
             _ => {
-                if let Some((node, container)) = self.chance.one_of(&pod.dead).cloned() {
-                    self.del(pod, node, &container);
+                if let Some(dead) = self.chance.one_of(&pod.dead) {
+                    self.del(pod, dead.node, &dead.container);
                 }
             }
         }
+    }
+
+    fn end(&self, pod: &mut Pod, sandbox: Sandbox) {
+        pod.here = None;
+        self.del(pod, sandbox.node, &sandbox.container);
+        pod.dead.push(sandbox);
     }
 
     /// A new sandbox; the one before it is dead.
     fn start(&mut self, pod: &mut Pod, node: usize) {
         self.serial += 1;
         let container = format!("w{}x{}", self.number, self.serial);
-        pod.dead.extend(pod.here.take().map(|old| (old.node, old.container)));
         let answer = self.add(pod, node, &container);
         self.settle(pod, node, container, answer);
     }
@@ -339,14 +418,12 @@ impl<'a> Caller<'a> {
     fn start_twice(&mut self, pod: &mut Pod, node: usize) {
         let started = [1, 2].map(|number| {
             let container = format!("w{}x{}", self.number, self.serial + number);
-            let began = self.crowd.start.elapsed();
+            let began = self.crowd.now();
             (self.call("ADD", pod, node, &container).start(), container, began)
         });
         self.serial += 2;
         for (running, container, began) in started {
             let answer = self.added(pod, &container, began, running);
-            let replaced = pod.here.take_if(|_| matches!(answer, Answer::Address(_)));
-            pod.dead.extend(replaced.map(|old| (old.node, old.container)));
             self.settle(pod, node, container, answer);
         }
     }
@@ -354,7 +431,7 @@ impl<'a> Caller<'a> {
     fn add(&mut self, pod: &Pod, node: usize, container: &str) -> Answer {
         /// Sometimes the caller loses patience at any moment.
         const ONE_OF: u64 = 40;
-        let began = self.crowd.start.elapsed();
+        let began = self.crowd.now();
         let mut running = self.call("ADD", pod, node, container).start();
         if self.chance.below(ONE_OF) == 0 {
             thread::sleep(Duration::from_millis(self.chance.below(30)));
@@ -376,28 +453,31 @@ impl<'a> Caller<'a> {
 
     /// What a runtime does about the answer to an ADD.
     fn settle(&self, pod: &mut Pod, node: usize, container: String, answer: Answer) {
+        let (old, since) = (pod.here.take(), self.crowd.now());
         match answer {
             Answer::Address(address) => {
-                pod.here = Some(Sandbox { container, node, address, since: Instant::now() });
+                pod.here = Some(Sandbox { container, node, address, since });
+                pod.dead.extend(old);
             }
+            // All is taken down before it is tried again.
             Answer::Refused(_) | Answer::None | Answer::Done => {
-                self.del(pod, node, &container);
-                pod.dead.push((node, container));
+                self.end(pod, Sandbox { container, node, address: String::new(), since });
+                if let Some(old) = old {
+                    self.end(pod, old);
+                }
             }
         }
     }
 
     /// ADD of a container that has its address.
     fn repeat(&mut self, pod: &mut Pod, sandbox: &Sandbox) {
-        let answer = self.add(pod, sandbox.node, &sandbox.container);
-        if !matches!(answer, Answer::Address(_)) {
-            pod.here = None;
-            self.settle(pod, sandbox.node, sandbox.container.clone(), answer);
+        if !matches!(self.add(pod, sandbox.node, &sandbox.container), Answer::Address(_)) {
+            self.end(pod, sandbox.clone());
         }
     }
 
     fn del(&self, pod: &Pod, node: usize, container: &str) {
-        let began = self.crowd.start.elapsed();
+        let began = self.crowd.now();
         let finished = self.call("DEL", pod, node, container).run();
         let is_done = finished.0.code() == Some(0) && finished.0.stdout.is_empty();
         let answer = if is_done { Answer::Done } else { refused(&finished) };
@@ -405,7 +485,7 @@ impl<'a> Caller<'a> {
     }
 
     fn check(&self, pod: &Pod, sandbox: &Sandbox) {
-        let began = self.crowd.start.elapsed();
+        let began = self.crowd.now();
         let finished = self.call("CHECK", pod, sandbox.node, &sandbox.container).run();
         let is_well = finished.0.code() == Some(0);
         let answer = if is_well { Answer::Address(sandbox.address.clone()) } else { refused(&finished) };
@@ -426,7 +506,7 @@ impl<'a> Caller<'a> {
             container: container.into(),
             sticky: pod.sticky,
             began,
-            ended: self.crowd.start.elapsed(),
+            ended: self.crowd.now(),
             answer,
         };
         lock(&self.crowd.calls).push(call);

@@ -1,5 +1,5 @@
-//! Three etcds, each in a network namespace of its own, with one cable to its clients and another to its peers: a
-//! partition is a cable that is pulled.
+//! Three etcds, each in a network namespace of its own, with one cable to its clients and another to its peers and its
+//! operator: a partition is a cable that is pulled.
 
 use std::{
     fs,
@@ -14,13 +14,18 @@ use std::{
 use serde_json::json;
 
 use super::callers::POOL;
-use crate::support::{
-    etcd::{Etcd, Options, Place},
-    folder::Folder,
-    ground,
-    host::HostFile,
-    lan::{Cable, Host, Lan},
-    process::{Finished, Process, eventually, run as run_command},
+use crate::{
+    documents::PASSWORD,
+    support::{
+        call::Cli,
+        door::Door,
+        etcd::{Etcd, Options, Place, Secrets, certificates},
+        folder::Folder,
+        ground,
+        host::HostFile,
+        lan::{Cable, Host, Lan},
+        process::{Finished, Process, eventually, run as run_command},
+    },
 };
 
 pub(super) const MEMBERS: u8 = 3;
@@ -36,18 +41,26 @@ pub(super) struct Cluster {
     pub(super) sites: Vec<Host>,
 }
 
-/// Starts a cluster, and runs something where its clients are.
-pub(super) fn run(options: Options, act: impl FnOnce(&mut Cluster) + Send) {
-    run_on(options, None, act);
+/// What there is beside.
+#[derive(Default)]
+pub(super) struct Setting {
+    /// For the members' data.
+    pub(super) disks: Option<Disks>,
+    /// A server out here, `127.0.0.1:port`, that is to be reached from where the clients are.
+    pub(super) server: Option<String>,
 }
 
-/// The same, with the members' data on disks of their own.
-pub(super) fn run_on(options: Options, disks: Option<Disks>, act: impl FnOnce(&mut Cluster) + Send) {
+/// Starts a cluster, and runs something where its clients and its operator are.
+pub(super) fn run(options: Options, setting: Setting, act: impl FnOnce(&mut Cluster) + Send) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(()); // a machine that is too busy proves nothing
     let _turn = ONE_AT_A_TIME.lock();
     let (clients, peers) = (Lan::new(), Lan::new());
     let outside = clients.node("callers");
+    let _control = peers.cable(&outside, "eth1");
     outside.add_address("eth0", "10.98.0.100/24");
+    outside.add_address("eth1", "10.99.0.100/24");
+    let _door = setting.server.map(|server| Door::to(&outside, &server));
+    let disks = setting.disks;
     let sites: Vec<Host> = (0..MEMBERS).map(|at| clients.node(&format!("m{at}"))).collect();
     let cables: Vec<Cable> = sites.iter().map(|site| peers.cable(site, "eth1")).collect();
     let mut places = Vec::new();
@@ -65,6 +78,69 @@ pub(super) fn run_on(options: Options, disks: Option<Disks>, act: impl FnOnce(&m
         let mut cluster = Cluster { etcd: options.at(places).start(), disks, peers: cables, sites };
         act(&mut cluster);
     });
+}
+
+/// Who uses the cluster.
+pub(super) struct Nodes {
+    pub(super) nodes: Vec<HostFile>,
+    /// An operator, who may do everything and has a way of his own.
+    pub(super) admin: HostFile,
+}
+
+impl Nodes {
+    /// The same as users with the roles of nodes and of an administrator.
+    pub(super) fn with_users(self) -> Self {
+        let nodes = self.nodes.into_iter().map(|node| as_user(node, "leasehold-node-prod-a"));
+        Self { nodes: nodes.collect(), admin: as_user(self.admin, "leasehold-admin") }
+    }
+}
+
+pub(super) fn as_user(host: HostFile, user: &str) -> HostFile {
+    host.etcd("username", user).etcd("password", PASSWORD)
+}
+
+/// Certificates of the members and their clients.
+pub(super) struct Authority(Folder);
+
+impl Authority {
+    pub(super) fn new() -> Self {
+        let authority = Self(Folder::new());
+        for name in ["m0", "m1", "m2", "client"] {
+            authority.issue(name);
+            authority.replace(name);
+        }
+        authority
+    }
+
+    pub(super) fn secrets(&self) -> Secrets {
+        let members = (0..MEMBERS).map(|at| self.pair(&format!("m{at}"))).collect();
+        Secrets { ca: certificates().ca.clone(), members, client: self.pair("client") }
+    }
+
+    pub(super) fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
+        (self.0.path().join(format!("{name}.crt")), self.0.path().join(format!("{name}.key")))
+    }
+
+    /// Puts the certificate that was issued last, and its key, in the place of the old, one after the other.
+    pub(super) fn replace(&self, name: &str) {
+        let (fresh, old) = (self.pair(&format!("{name}.new")), self.pair(name));
+        fs::rename(fresh.1, old.1).unwrap();
+        fs::rename(fresh.0, old.0).unwrap();
+    }
+
+    pub(super) fn issue(&self, name: &str) {
+        let script = r#"
+            set -e
+            openssl ecparam -genkey -name prime256v1 -noout -out $NAME.new.key
+            printf 'subjectAltName=%s\nextendedKeyUsage=serverAuth,clientAuth\n' \
+              IP:10.98.0.1,IP:10.98.0.2,IP:10.98.0.3,IP:10.99.0.1,IP:10.99.0.2,IP:10.99.0.3 >extensions
+            openssl req -new -key $NAME.new.key -subj /CN=$NAME | openssl x509 -req -CA "$CA" -CAkey "${CA%.crt}.key" \
+              -set_serial 0x$(openssl rand -hex 8) -days 2 -extfile extensions -out $NAME.new.crt
+        "#;
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", script]).env("CA", &certificates().ca).env("NAME", name).current_dir(self.0.path());
+        run_command(&mut shell, b"").success();
+    }
 }
 
 /// A small disk for each member, in memory, mounted where nobody else sees it.
@@ -138,32 +214,56 @@ impl Slow {
 
 impl Cluster {
     /// A registered cluster with a pool, and four nodes of it. They ask the members in different orders.
-    pub(super) fn nodes(&self) -> Vec<HostFile> {
-        let first = HostFile::on(&self.etcd);
-        ground::register(&first);
-        let (start, end) = (Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::from(0x0a01_0000 + POOL));
+    pub(super) fn nodes(&self) -> Nodes {
+        self.nodes_of("11111111-2222-4333-8444-555555555555", 1)
+    }
+
+    /// The same of the Kubernetes with this UID. The pool's addresses begin with `10.net`.
+    pub(super) fn nodes_of(&self, uid: &str, net: u8) -> Nodes {
+        let all = HostFile::on(&self.etcd).with("cluster", "prod-a");
+        let ways = (0..MEMBERS).map(|at| self.etcd.control(at.into()));
+        let admin = all.node("admin").endpoints(ways);
+        Cli::new(&admin).args(["cluster", "add", "prod-a", "--uid", uid]).run().success();
+        let subnet = Ipv4Addr::new(10, net, 0, 0);
+        let (start, end) = (u32::from(subnet) + 1, u32::from(subnet) + POOL);
         ground::pool(
-            &first,
+            &admin,
             json!({
                 // No wire here: silence is taken for granted.
                 "name": "lan", "networks": ["lan100"], "serves": ["*/*"], "coolDown": "0s", "probe": "never",
-                "ranges": [{ "subnet": "10.1.0.0/16", "start": start, "end": end }],
+                "ranges": [{
+                    "subnet": format!("{subnet}/16"),
+                    "start": Ipv4Addr::from(start),
+                    "end": Ipv4Addr::from(end),
+                }],
             }),
         );
-        (0..4)
-            .map(|number| {
-                let mut endpoints = self.etcd.endpoints();
-                let shift = number % endpoints.len();
-                endpoints.rotate_left(shift);
-                first.node(&format!("n{number}")).endpoints(endpoints)
-            })
-            .collect()
+        let nodes = (0..4).map(|number| {
+            let mut endpoints = self.etcd.endpoints();
+            let shift = number % endpoints.len();
+            endpoints.rotate_left(shift);
+            all.node(&format!("n{number}")).endpoints(endpoints)
+        });
+        Nodes { nodes: nodes.collect(), admin }
     }
 
     /// Any member that does not lead now, and the one that does.
     pub(super) fn follower_and_leader(&self) -> (usize, usize) {
         let leader = self.etcd.leader();
         ((leader + 1) % usize::from(MEMBERS), leader)
+    }
+
+    /// Does it show this certificate?
+    pub(super) fn shows(&self, member: usize, certificate: &Path) -> bool {
+        let files = certificates();
+        let mut openssl = Command::new("/usr/bin/openssl");
+        openssl
+            .args(["s_client", "-connect", &format!("10.99.0.{}:2379", member + 1)])
+            .arg("-CAfile")
+            .arg(&files.ca);
+        openssl.arg("-cert").arg(&files.client.0).arg("-key").arg(&files.client.1);
+        let shown = run_command(&mut openssl, b"");
+        shown.stdout().contains(fs::read_to_string(certificate).unwrap().trim())
     }
 
     /// Any command of etcdctl to one member.
@@ -202,7 +302,7 @@ impl Cluster {
     }
 
     fn ctl_with(&self, member: usize, arguments: &[&str], stdin: &[u8]) -> Finished {
-        let mut etcdctl = self.etcd.etcdctl(&self.etcd.endpoint(member));
+        let mut etcdctl = self.etcd.etcdctl(&self.etcd.control(member));
         run_command(etcdctl.arg("--command-timeout=20s").args(arguments), stdin)
     }
 }

@@ -15,6 +15,8 @@
 //! | DEL | none | the same, or nothing, at any time |
 //! | DEL | done, and kept in the journal | the same, until the journal was told |
 //! | CHECK | done | it was this container's |
+//!
+//! After a restore the store knows less than its callers: see [`Restored`].
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -65,6 +67,18 @@ pub(super) struct End {
     /// uses it.
     pub(super) looked: Duration,
     pub(super) owners: Vec<(String, String, Option<String>)>,
+    /// The store was set back to a snapshot.
+    pub(super) restored: Option<Restored>,
+}
+
+/// What ended after the snapshot may be there again, what began after it is gone, until an operator gives the living
+/// their leases. A journal of before means nothing any more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Restored {
+    /// When the snapshot was there.
+    pub(super) from: Duration,
+    /// When it had been restored.
+    pub(super) at: Duration,
 }
 
 /// Says for which addresses there is no such order.
@@ -108,6 +122,10 @@ enum Act<'a> {
     Uses {
         container: &'a str,
     },
+    /// The pod lives, and an operator gave it its lease back.
+    Adopt {
+        pod: &'a str,
+    },
     /// The last look.
     Is(Option<(&'a str, Option<&'a str>)>),
 }
@@ -150,6 +168,10 @@ impl<'a> Step<'a> {
             Act::End { .. } => Some(owner),
             Act::Elsewhere { pod } => owner.is_none_or(|owner| owner.pod != pod).then_some(owner),
             Act::Uses { container } => uses(container).then_some(owner),
+            Act::Adopt { pod } => match owner {
+                Some(owner) if owner.pod == pod => Some(Some(Owner { container: None, ..owner })),
+                Some(_) | None => None,
+            },
             Act::Is(seen) => {
                 let now = owner.map(|owner| (owner.pod, owner.container.map(|(container, _)| container)));
                 (now == seen).then_some(owner)
@@ -172,16 +194,29 @@ fn steps_of<'a>(address: &str, calls: &'a [Call], end: &'a End) -> Vec<Step<'a>>
         let journalled = end.journalled.contains(container);
         let take = Act::Take { pod, container };
         let release = Act::End { container, sticky: *sticky };
+        let again = |take| {
+            let restored = end.restored.filter(|restored| *began < restored.from);
+            restored.map(|restored| Step::perhaps(take, restored.at))
+        };
         match (call.verb, &call.answer) {
-            (Verb::Add, answer) if *answer == here => steps.push(Step::surely(take, *began, *ended)),
+            (Verb::Add, answer) if *answer == here => {
+                steps.push(Step::surely(take, *began, *ended));
+                steps.extend(again(take));
+                let adopt = end.restored.map(|restored| Step::perhaps(Act::Adopt { pod }, restored.at));
+                steps.extend(adopt.filter(|adopt| *began < adopt.from));
+            }
             (Verb::Add, Answer::Address(_)) => {
                 steps.push(Step::surely(Act::Elsewhere { pod }, *began, *ended));
             }
             (Verb::Add, Answer::Refused(_)) if !journalled => {}
             (Verb::Add, Answer::Refused(_) | Answer::None | Answer::Done) => {
                 steps.extend([Step::perhaps(take, *began), Step::perhaps(release, *began)]);
+                steps.extend(again(take));
             }
             (Verb::Del, Answer::None) => steps.push(Step::perhaps(release, *began)),
+            (Verb::Del, _) if journalled && end.restored.is_some() => {
+                steps.push(Step::perhaps(release, *began));
+            }
             (Verb::Del, _) => {
                 steps.push(Step::surely(release, *began, if journalled { end.told } else { *ended }));
             }
@@ -265,7 +300,7 @@ impl<'a> Search<'_, 'a> {
     /// Would it change nothing later, either?
     fn is_settled(&self, act: Act<'_>) -> bool {
         match act {
-            Act::Take { .. } => false,
+            Act::Take { .. } | Act::Adopt { .. } => false,
             Act::Elsewhere { .. } | Act::Uses { .. } | Act::Is(_) => true,
             Act::End { container, .. } => !self.steps.iter().zip(&self.done).any(|(step, done)| {
                 !done && matches!(step.act, Act::Take { container: other, .. } if other == container)
@@ -326,7 +361,7 @@ mod tests {
     }
 
     /// `owner`: who has A in the end: `nobody`, `p c1`, or `p` who holds it.
-    fn judge(lines: &[&str], journalled: &[&str], owner: &str) -> Vec<String> {
+    fn judge(lines: &[&str], journalled: &[&str], owner: &str, restored: Option<Restored>) -> Vec<String> {
         let calls: Vec<Call> = lines.iter().map(|line| call(line)).collect();
         let owners = match owner.split_once(' ') {
             Some((pod, container)) => vec![(A.into(), pod.into(), Some(container.into()))],
@@ -334,19 +369,22 @@ mod tests {
             None => vec![(A.into(), owner.into(), None)],
         };
         let journalled = journalled.iter().map(|container| (*container).to_owned()).collect();
-        let all = impossible(&calls, &End { journalled, told: seconds(99), looked: seconds(100), owners });
+        let all = impossible(
+            &calls,
+            &End { journalled, told: seconds(99), looked: seconds(100), owners, restored },
+        );
         all.into_iter().filter(|text| text.starts_with(A)).collect()
     }
 
     #[track_caller]
     fn can_be(lines: &[&str], journalled: &[&str], owner: &str) {
-        let found = judge(lines, journalled, owner);
+        let found = judge(lines, journalled, owner, None);
         assert!(found.is_empty(), "{found:?}");
     }
 
     #[track_caller]
     fn cannot_be(lines: &[&str], journalled: &[&str], owner: &str) {
-        assert_eq!(judge(lines, journalled, owner).len(), 1);
+        assert_eq!(judge(lines, journalled, owner, None).len(), 1);
     }
 
     #[test]
@@ -427,6 +465,21 @@ mod tests {
     }
 
     #[test]
+    fn a_restore_brings_back_what_had_ended_and_takes_nothing_from_the_living() {
+        let restored = Some(Restored { from: seconds(10), at: seconds(20) });
+        let judged = |lines: &[&str], owner: &str| judge(lines, &[], owner, restored).is_empty();
+        let ended = ["ADD p c1 [0,1] A", "ADD p c2 [12,13] A", "DEL p c2 [14,15] done"];
+        assert!(judged(&ended, "nobody") && judged(&ended, "p c1"));
+        assert!(!judged(&ended, "p c2"), "it is younger than the snapshot");
+        let lives = ["ADD p c1 [12,13] A"];
+        assert!(judged(&lives, "p c1") && judged(&lives, "p"));
+        assert!(!judged(&lives, "nobody"), "an operator has seen to it");
+        assert!(!judged(&["ADD p c1 [12,13] A", "ADD q c2 [30,31] A"], "q c2"));
+        assert!(judged(&["ADD p c1 [12,13] A", "ADD p c2 [30,31] A"], "p c2"));
+        assert!(!judged(&["ADD p c1 [12,13] A", "ADD p c2 [30,31] B"], "nobody"));
+    }
+
+    #[test]
     fn an_add_that_is_repeated_changes_nothing() {
         can_be(&["ADD p c1 [0,1] A", "ADD p c1 [2,3] A"], &[], "p c1");
         cannot_be(&["ADD p c1 [0,1] A", "ADD p c1 [2,3] A", "DEL p c1 [4,5] done"], &[], "p c1");
@@ -449,7 +502,7 @@ mod tests {
             let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
             let names: Vec<String> = (0..count).map(|n| format!("c{n}")).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            judge(&lines, &names, owner).len()
+            judge(&lines, &names, owner, None).len()
         };
         assert_eq!((judged(40, "nobody"), judged(5, "q e1")), (0, 1));
     }
@@ -494,7 +547,7 @@ mod tests {
                 }
             };
             let journalled = BTreeSet::from(["p1".into()]);
-            let end = End { journalled, told: seconds(19), looked: seconds(20), owners };
+            let end = End { journalled, told: seconds(19), looked: seconds(20), owners, restored: None };
             let steps = steps_of(A, &calls, &end);
             let found = explain(&steps).is_ok();
             assert_eq!(found, any_order(&steps, None), "{lines:?} {end:?}");

@@ -6,19 +6,29 @@ mod callers;
 mod cluster;
 mod history;
 
-use callers::{Crowd, Deadlines};
-use cluster::{Disks, Slow};
+use std::collections::BTreeMap;
 
-use crate::support::{
-    etcd::Etcd,
-    parts::{Part, Version, require},
-    process::eventually,
+use callers::{Crowd, Sandbox, Ways};
+use cluster::{Authority, Disks, MEMBERS, Setting, Slow};
+use serde_json::{Value, json};
+
+use crate::{
+    documents,
+    support::{
+        apiserver::Apiserver,
+        call::Cli,
+        etcd::Etcd,
+        host::HostFile,
+        lan::Host,
+        parts::{Part, Version, require},
+        process::{eventually, report},
+    },
 };
 
 /// Members are killed, freeze, and are cut off from their peers or from their clients, one after another.
 fn one_after_another(version: Version) {
-    cluster::run(Etcd::with(version), |cluster| {
-        Crowd::work(cluster.nodes(), Deadlines::USUAL, |crowd| {
+    cluster::run(Etcd::with(version), Setting::default(), |cluster| {
+        Crowd::work(cluster.nodes(), Ways::usual(), |crowd| {
             crowd.goes_on("all well");
 
             let (follower, _) = cluster.follower_and_leader();
@@ -70,8 +80,8 @@ fn one_after_another(version: Version) {
 /// The store is compacted and defragmented, and then full to its quota, and freed.
 fn upkeep(version: Version) {
     const QUOTA: u64 = 16 << 20;
-    cluster::run(Etcd::with(version).quota(QUOTA), |cluster| {
-        Crowd::work(cluster.nodes(), Deadlines::SHORT, |crowd| {
+    cluster::run(Etcd::with(version).quota(QUOTA), Setting::default(), |cluster| {
+        Crowd::work(cluster.nodes(), Ways::short_of_time(), |crowd| {
             crowd.goes_on("all well");
             for _ in 0..2 {
                 cluster.compact();
@@ -91,8 +101,9 @@ fn upkeep(version: Version) {
 /// Disks that are slow, and a disk that is full: its member ends.
 fn disks(version: Version) {
     const MEBIBYTES: u32 = 200;
-    cluster::run_on(Etcd::with(version).on_disk(), Some(Disks::new(MEBIBYTES)), |cluster| {
-        Crowd::work(cluster.nodes(), Deadlines::USUAL, |crowd| {
+    let setting = Setting { disks: Some(Disks::new(MEBIBYTES)), ..Setting::default() };
+    cluster::run(Etcd::with(version).on_disk(), setting, |cluster| {
+        Crowd::work(cluster.nodes(), Ways::usual(), |crowd| {
             crowd.goes_on("all well");
             let (_, leader) = cluster.follower_and_leader();
             let slow = Slow::down(&cluster.etcd, leader);
@@ -109,6 +120,110 @@ fn disks(version: Version) {
             crowd.goes_on("it has room again");
         });
     });
+}
+
+/// Certificates are renewed, of each member and of the nodes; then everybody must be a user.
+fn secrets(version: Version) {
+    let authority = Authority::new();
+    cluster::run(Etcd::with(version).tls_with(authority.secrets()), Setting::default(), |cluster| {
+        Crowd::work(cluster.nodes().with_users(), Ways::at_leisure(), |crowd| {
+            crowd.goes_on("all well");
+            for (number, member) in ["m0", "m1", "m2"].into_iter().enumerate() {
+                authority.issue(member);
+                crowd.strike(|| authority.replace(member));
+                assert!(cluster.shows(number, &authority.pair(member).0));
+            }
+            crowd.goes_on("each member has a new certificate");
+            authority.issue("client-2");
+            authority.replace("client-2");
+            let (cert, key) = authority.pair("client-2");
+            for node in &crowd.nodes {
+                node.change(|document| {
+                    document["store"]["etcd"]["cert"] = json!(cert);
+                    document["store"]["etcd"]["key"] = json!(key);
+                });
+            }
+            crowd.goes_on("each node has a new certificate");
+
+            documents::make_roles(&cluster.etcd, version).success();
+            cluster.etcd.make_root();
+            crowd.strike(|| cluster.etcd.enable_auth());
+            crowd.goes_on("everybody is a user");
+            let reaper = cluster::as_user(crowd.admin.node("reaper"), "leasehold-reaper-prod-a");
+            for host in [&crowd.admin, &reaper] {
+                Cli::new(host).line("check").run().success();
+            }
+        });
+    });
+}
+
+/// A snapshot is restored on all members. Where its revisions go on far above (`bump`), no node can notice. Another `net` for
+/// each: the pods of all of them are on one API.
+fn restore(version: Version, bump: Option<u64>, net: u8) {
+    let api = Apiserver::shared();
+    let system = api.get("/api/v1/namespaces/kube-system").unwrap();
+    let uid = system["metadata"]["uid"].as_str().unwrap();
+    let namespace = api.namespace();
+    let setting = Setting { server: Some(api.address()), ..Setting::default() };
+    cluster::run(Etcd::with(version), setting, |cluster| {
+        Crowd::work(cluster.nodes_of(uid, net), Ways::in_namespace(&namespace), |crowd| {
+            crowd.goes_on("all well");
+            let (snapshot, made) = (cluster.etcd.snapshot(), crowd.now());
+            // What was under way when it was made rests on the same past, and is not to be told from a call of later.
+            crowd.paused(|_| ());
+            crowd.goes_on("there is a snapshot");
+            crowd.excused(|| {
+                crowd.strike(|| (0..usize::from(MEMBERS)).for_each(|member| cluster.etcd.kill(member)));
+                if bump.is_some() {
+                    cluster.sites.iter().for_each(Host::unplug);
+                }
+                cluster.etcd.restore(&snapshot, bump);
+                if bump.is_some() {
+                    let freeze = ["freeze", "--reason", "restored"];
+                    let _ = Cli::new(&crowd.admin).args(freeze).run().success();
+                    cluster.sites.iter().for_each(Host::plug);
+                }
+                crowd.was_restored(made);
+                crowd.is_refused("frozen");
+                crowd.paused(|living| {
+                    adopt(api, &namespace, &crowd.admin, living);
+                    crowd.renew();
+                });
+            });
+            crowd.goes_on("restored, adopted and thawed");
+        });
+    });
+}
+
+/// What an operator does, by the README.
+fn adopt(api: &Apiserver, namespace: &str, admin: &HostFile, living: &BTreeMap<String, Sandbox>) {
+    let name = |pod: &str| pod.rsplit('/').next().unwrap().to_owned();
+    api.pods(namespace, &living.keys().map(|pod| (name(pod), "n1".into())).collect::<Vec<_>>());
+    for (pod, sandbox) in living {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{}", name(pod));
+        api.set_status(&path, &json!({ "podIP": sandbox.address, "podIPs": [{ "ip": sandbox.address }] }));
+    }
+    let kubeconfig = format!("--kubeconfig={}", api.kubeconfig().display());
+    let adopt = || Cli::new(admin).args(["adopt", "-o", "json", "-n", namespace, &kubeconfig]).run();
+    let first = adopt();
+    let answer: Value =
+        serde_json::from_slice(&first.stdout).unwrap_or_else(|error| panic!("{error}: {first:?}"));
+    let conflicts: Vec<&Value> =
+        answer["items"].as_array().unwrap().iter().filter(|item| item["result"] == "conflict").collect();
+    for conflict in &conflicts {
+        // The lease of one that has ended since the snapshot.
+        let advice = conflict["do"].as_str().unwrap();
+        let line = advice.split('`').find_map(|part| part.strip_prefix("leasehold ")).unwrap();
+        Cli::new(admin).line(line).run().success();
+    }
+    report(&format!(
+        "{} adopted, {} leased before, {} conflicts",
+        answer["adopted"],
+        answer["leased"],
+        conflicts.len()
+    ));
+    adopt().success();
+    let _ = Cli::new(admin).line("thaw").run().success();
 }
 
 #[test]
@@ -145,4 +260,34 @@ fn disks_of_3_4_that_are_slow_or_full_cost_nobody_an_address() {
 fn disks_of_3_6_that_are_slow_or_full_cost_nobody_an_address() {
     require!(Part::Root, Part::Program("strace"), Part::Etcd(Version::V36));
     disks(Version::V36);
+}
+
+#[test]
+fn new_certificates_and_users_of_3_4_cost_nobody_an_address() {
+    require!(Part::Root, Part::Program("openssl"), Part::Etcd(Version::V34));
+    secrets(Version::V34);
+}
+
+#[test]
+fn new_certificates_and_users_of_3_6_cost_nobody_an_address() {
+    require!(Part::Root, Part::Program("openssl"), Part::Etcd(Version::V36));
+    secrets(Version::V36);
+}
+
+#[test]
+fn a_restore_of_3_4_costs_nobody_an_address() {
+    require!(Part::Root, Part::Apiserver, Part::Etcd(Version::V34), Part::Restore(Version::V34));
+    restore(Version::V34, None, 79);
+}
+
+#[test]
+fn a_restore_of_3_6_costs_nobody_an_address() {
+    require!(Part::Root, Part::Apiserver, Part::Etcd(Version::V36), Part::Restore(Version::V36));
+    restore(Version::V36, None, 80);
+}
+
+#[test]
+fn a_restore_of_3_6_with_bumped_revisions_costs_nobody_an_address() {
+    require!(Part::Root, Part::Apiserver, Part::Etcd(Version::V36), Part::Restore(Version::V36));
+    restore(Version::V36, Some(1_000_000), 81);
 }

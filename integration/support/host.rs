@@ -48,18 +48,32 @@ impl HostFile {
         file.with("node", name)
     }
 
-    /// The same settings by way of other endpoints, such as proxies.
-    pub(crate) fn endpoints<S: Into<String>>(mut self, urls: impl IntoIterator<Item = S>) -> Self {
-        self.document["store"]["etcd"]["endpoints"] =
-            urls.into_iter().map(Into::into).collect::<Vec<_>>().into();
+    /// Sets a field of `store.etcd`.
+    pub(crate) fn etcd(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.document["store"]["etcd"][field] = value.into();
         self.write(&self.document.to_string());
         self
     }
 
+    /// The same settings by way of other endpoints, such as proxies.
+    pub(crate) fn endpoints<S: Into<String>>(self, urls: impl IntoIterator<Item = S>) -> Self {
+        self.etcd("endpoints", urls.into_iter().map(Into::into).collect::<Vec<_>>())
+    }
+
+    /// Changes what stands in the file, while others may be reading it.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Value)) {
+        let mut document = serde_json::from_slice(&fs::read(self.path()).unwrap()).unwrap();
+        change(&mut document);
+        self.write(&document.to_string());
+    }
+
     /// Puts any text into the file, JSON or not.
     pub(crate) fn write(&self, text: &str) {
-        fs::write(self.path(), text).unwrap();
-        fs::set_permissions(self.path(), fs::Permissions::from_mode(0o600)).unwrap();
+        // In one step, as an installer does: somebody may be reading it.
+        let fresh = self.folder.path().join("config.json.new");
+        fs::write(&fresh, text).unwrap();
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(fresh, self.path()).unwrap();
     }
 
     pub(crate) fn path(&self) -> PathBuf {
