@@ -63,7 +63,7 @@ pub(crate) fn table(
         .iter()
         .enumerate()
         .map(|(index, column)| {
-            let cells = rows.iter().map(|row| row.get(index).map_or(0, |cell| cell.chars().count()));
+            let cells = rows.iter().map(|row| row.get(index).map_or(0, |cell| width(cell)));
             let header = if headers { column.name.len() } else { 0 };
             cells.max().unwrap_or(0).max(header).max(1)
         })
@@ -76,7 +76,7 @@ pub(crate) fn table(
         for index in &shown {
             let cell = cells.get(*index).copied().unwrap_or_default();
             let cell = if cell.is_empty() && *index != last { "-" } else { cell };
-            let padding = widths[*index].saturating_sub(cell.chars().count());
+            let padding = widths[*index].saturating_sub(width(cell));
             let (before, after) = match columns[*index].side {
                 Side::Left => (0, padding),
                 Side::Right => (padding, 0),
@@ -97,6 +97,11 @@ pub(crate) fn table(
         line(&row.iter().map(String::as_str).collect::<Vec<_>>());
     }
     out
+}
+
+/// Of megabytes of text, nearly all has one byte a character, and counting those took a tenth of a list's time.
+fn width(cell: &str) -> usize {
+    if cell.is_ascii() { cell.len() } else { cell.chars().count() }
 }
 
 /// Lays out `name  value` lines.
