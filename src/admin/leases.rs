@@ -230,11 +230,9 @@ pub async fn list<S: Store>(
     let leases_only = filter.leases_only() || scope.cluster.is_some();
     let addresses = filter.state(RowState::Invalid) || !leases_only && filter.state(RowState::Reserved);
     let freed = filter.state(RowState::Released) || filter.state(RowState::Declined);
-    let spans: Vec<Span> = [Some(keys::pools()), Some(leases), addresses.then(keys::addresses)]
-        .into_iter()
-        .chain([freed.then(keys::all_released)])
-        .flatten()
-        .collect();
+    let spans = [keys::pools(), leases];
+    let beside: Vec<Span> =
+        [addresses.then(keys::addresses), freed.then(keys::all_released)].into_iter().flatten().collect();
     let take = |found: &mut Listed, index: usize, entry: Entry| match index {
         0 => found.pools.push(entry),
         1 => match read::lease(&entry) {
@@ -245,7 +243,7 @@ pub async fn list<S: Store>(
         _ => found.released.push(entry),
     };
     let (revision, Listed { pools, leases, addresses, released }) =
-        read_each(store, &spans, Listed::default, take).await?;
+        read_each(store, &spans, &beside, Listed::default, take).await?;
     let stored = pools;
     let pools: Vec<Pool> =
         read::stored_pools(&stored).into_iter().filter_map(|stored| stored.pool.ok()).collect();

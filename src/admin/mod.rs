@@ -221,6 +221,8 @@ pub(crate) fn tally<K: std::hash::Hash + Eq>(keys: impl IntoIterator<Item = K>) 
 mod tests {
     use super::*;
 
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use proptest::prelude::*;
 
     use crate::{
@@ -238,7 +240,7 @@ mod tests {
             names::{ContainerId, IfName, NodeName, PoolName, StoreId, Uid},
         },
         store::{
-            Entry, Key, Outcome, Read, changes, keys,
+            Entry, Key, Outcome, Read, Snapshot, changes, keys,
             record::{self, PoolDocument},
             testing::MemoryStore,
         },
@@ -737,20 +739,59 @@ mod tests {
         ));
     }
 
+    /// In which somebody writes before every page but the first, and which is compacted once.
+    struct Busy {
+        store: MemoryStore,
+        pages: AtomicU32,
+    }
+
+    impl Store for Busy {
+        async fn read(&self, reads: &[Read], at: Option<Revision>) -> Result<Snapshot, StoreError> {
+            if at.is_some() {
+                let page = self.pages.fetch_add(1, Ordering::Relaxed);
+                put_leased(&self.store, 1_000_000 + page);
+                self.store.put(&Key::new("v1/addresses/default/4/ffffffff"), "{\"v\":2}");
+                if page == 5 {
+                    self.store.compact(self.store.revision());
+                }
+            }
+            self.store.read(reads, at).await
+        }
+
+        async fn commit(&self, _: &Txn) -> Result<Outcome, StoreError> {
+            unreachable!("a list writes nothing")
+        }
+    }
+
+    fn put_leased(store: &MemoryStore, index: u32) {
+        let address = std::net::Ipv4Addr::from(0x0a00_0000 + index);
+        let id = format!("prod/shop/db-{index:07}/lan/eth0");
+        store.put(
+            &Key::new(format!("v1/leases/{id}")),
+            format!(r#"{{"v":1,"addresses":[{{"address":"{address}","domain":"default"}}]}}"#),
+        );
+        let key = Key::new(format!("v1/addresses/default/4/{:08x}", u32::from(address)));
+        store.put(&key, format!(r#"{{"v":1,"lease":"{id}"}}"#));
+    }
+
     #[tokio::test]
     async fn b112_a_store_of_many_pages_is_read_at_one_revision() {
         let store = MemoryStore::new();
-        for index in 0..5_000u32 {
-            let key = Key::new(format!("v1/leases/prod/shop/db-{index:05}/lan/eth0"));
-            let address = std::net::Ipv4Addr::from(0x0a00_0000 + index);
-            store.put(
-                &key,
-                format!(r#"{{"v":1,"addresses":[{{"address":"{address}","domain":"default"}}]}}"#),
-            );
+        for index in 0..25_000u32 {
+            put_leased(&store, index);
         }
-        let (revision, rows) = leases::list(&store, &scope(), &Filter::default(), NOW).await.unwrap();
-        assert_eq!((revision, rows.len()), (store.revision(), 5_000));
+        let broken = Key::new("v1/addresses/default/4/0a0061a8"); // on the third page
+        store.put(&broken, "{\"v\":2}");
+        let before = store.revision();
+        let busy = Busy { store, pages: AtomicU32::new(0) };
+        let (revision, rows) = leases::list(&busy, &scope(), &Filter::default(), NOW).await.unwrap();
+        let pages = busy.pages.load(Ordering::Relaxed);
+        assert!(pages > 6 + 5, "{pages}");
+        // Read again from the beginning: with what was written before the store was compacted.
+        let leases = rows.iter().filter(|row| row.state == RowState::Bound || row.state == RowState::Held);
+        assert_eq!((leases.count(), rows.len()), (25_000 + 6, 25_000 + 6 + 2));
         assert!(rows.windows(2).all(|pair| pair[0].place < pair[1].place));
+        assert_eq!(revision.0, before.0 + 6 * 3);
     }
 
     proptest! {

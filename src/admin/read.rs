@@ -1,6 +1,6 @@
 //! Everything in a store at one revision, page by page: no answer may grow with the store (B112).
 
-use std::collections::HashMap;
+use std::{cell::RefCell, collections::HashMap, mem};
 
 use super::Error;
 use crate::{
@@ -34,70 +34,111 @@ pub async fn read_spans<S: Store>(
     spans: &[Span],
 ) -> Result<(Revision, Vec<Vec<Entry>>), StoreError> {
     let none = || vec![Vec::new(); spans.len()];
-    read_each(store, spans, none, |found, index, entry| found[index].push(entry)).await
+    read_each(store, spans, &[], none, |found, index, entry| found[index].push(entry)).await
 }
 
 /// The same, but hands on each entry, with the index of its interval, while the next page is on its way: a store and
-/// its reader work side by side, and what has been looked at need not be kept. `none` is what there is before the
-/// first entry.
+/// its reader work side by side, and what has been looked at need not be kept. The intervals `beside` are read at the
+/// same time as `spans`, and their indices follow. `none` is what there is before the first entry.
 ///
 /// # Errors
 /// [`StoreError`].
 pub(crate) async fn read_each<S: Store, T>(
     store: &S,
     spans: &[Span],
+    beside: &[Span],
     none: impl Fn() -> T,
     take: impl Fn(&mut T, usize, Entry),
 ) -> Result<(Revision, T), StoreError> {
     let mut tries = TRIES;
     loop {
         tries -= 1;
-        match read_once(store, spans, none(), &take).await {
+        let out = RefCell::new(none());
+        let take = |index, entry| take(&mut out.borrow_mut(), index, entry);
+        match read_once(store, spans, beside, &take).await {
             Err(StoreError::Compacted(_)) if tries > 0 => {}
-            ended => return ended,
+            ended => return ended.map(|at| (at, out.into_inner())),
         }
     }
 }
 
-async fn read_once<S: Store, T>(
+async fn read_once<S: Store>(
     store: &S,
     spans: &[Span],
-    mut out: T,
-    take: &impl Fn(&mut T, usize, Entry),
-) -> Result<(Revision, T), StoreError> {
-    let mut at: Option<Revision> = None;
-    // The page that has come, and the place of its interval.
-    let mut come: (usize, Vec<Entry>) = (0, Vec::new());
-    let mut next = spans.first().map(|span| (0, span.clone()));
-    while let Some((index, span)) = next {
-        let limit = page_of(&spans[index]);
-        let reads = [Read::List { span: span.clone(), keys_only: false, limit: Some(limit) }];
+    beside: &[Span],
+    take: &impl Fn(usize, Entry),
+) -> Result<Revision, StoreError> {
+    let (mut pages, mut others) = (Pages::of(spans, 0), Pages::of(beside, spans.len()));
+    // The first answer says at which revision the rest is read.
+    let at = pages.turn(store, None, take).await?;
+    tokio::try_join!(biased; pages.rest(store, at, take), others.rest(store, at, take))?;
+    Ok(at.unwrap_or_default())
+}
+
+/// The way through some intervals, one after another.
+struct Pages<'a> {
+    spans: &'a [Span],
+    /// The index that the first of them has.
+    first: usize,
+    /// Where the next page begins, and in which of them.
+    next: Option<(usize, Span)>,
+    /// The entries that have come, and of which of them.
+    come: (usize, Vec<Entry>),
+}
+
+impl<'a> Pages<'a> {
+    fn of(spans: &'a [Span], first: usize) -> Self {
+        Self { spans, first, next: spans.first().map(|span| (0, span.clone())), come: (0, Vec::new()) }
+    }
+
+    /// Hands on the page that has come, and gets the next meanwhile.
+    async fn turn<S: Store>(
+        &mut self,
+        store: &S,
+        at: Option<Revision>,
+        take: &impl Fn(usize, Entry),
+    ) -> Result<Option<Revision>, StoreError> {
+        let (index, come) = mem::take(&mut self.come);
         let work = async {
-            // First the question goes out.
-            for (done, entry) in come.1.into_iter().enumerate() {
+            for (done, entry) in come.into_iter().enumerate() {
                 if done % BREATH == 0 {
                     tokio::task::yield_now().await;
                 }
-                take(&mut out, come.0, entry);
+                take(self.first + index, entry);
             }
         };
+        let Some((index, span)) = self.next.take() else {
+            work.await;
+            return Ok(at);
+        };
+        let limit = page_of(&self.spans[index]);
+        let reads = [Read::List { span: span.clone(), keys_only: false, limit: Some(limit) }];
+        // First the question goes out.
         let (answer, ()) = tokio::join!(biased; store.read(&reads, at), work);
         let mut snapshot = answer?;
-        at = at.or(Some(snapshot.revision));
         let entries = match snapshot.found.pop() {
             Some(Found::Entries(entries)) => entries,
             Some(Found::Count(_)) | None => Vec::new(),
         };
-        next = match entries.last() {
+        self.next = match entries.last() {
             Some(last) if entries.len() >= limit as usize => Some((index, span.after(&last.key))),
-            Some(_) | None => spans.get(index + 1).map(|span| (index + 1, span.clone())),
+            Some(_) | None => self.spans.get(index + 1).map(|span| (index + 1, span.clone())),
         };
-        come = (index, entries);
+        self.come = (index, entries);
+        Ok(at.or(Some(snapshot.revision)))
     }
-    for entry in come.1 {
-        take(&mut out, come.0, entry);
+
+    async fn rest<S: Store>(
+        &mut self,
+        store: &S,
+        at: Option<Revision>,
+        take: &impl Fn(usize, Entry),
+    ) -> Result<(), StoreError> {
+        while self.next.is_some() || !self.come.1.is_empty() {
+            self.turn(store, at, take).await?;
+        }
+        Ok(())
     }
-    Ok((at.unwrap_or_default(), out))
 }
 
 fn page_of(span: &Span) -> u32 {
@@ -133,12 +174,10 @@ pub async fn read_everything<S: Store>(store: &S) -> Result<Contents, Error> {
         keys::pools(),
         keys::serves(),
         keys::leases(),
-        keys::addresses(),
-        keys::all_released(),
-        keys::attachments(),
     ];
+    let beside = [keys::addresses(), keys::all_released(), keys::attachments()];
     let take = |contents: &mut Contents, _, entry| contents.take(&entry);
-    let (revision, contents) = read_each(store, &spans, Contents::default, take).await?;
+    let (revision, contents) = read_each(store, &spans, &beside, Contents::default, take).await?;
     Ok(Contents { revision, ..contents })
 }
 
