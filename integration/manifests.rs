@@ -275,7 +275,7 @@ fn the_reaper_may_do_what_it_does_and_nothing_else() {
 }
 
 /// The metrics that there are; alerts and dashboard name no others.
-pub(crate) const METRICS: [&str; 15] = [
+pub(crate) const METRICS: [&str; 16] = [
     "leasehold_pool_addresses",
     "leasehold_reap_brakes",
     "leasehold_reap_candidates",
@@ -285,6 +285,7 @@ pub(crate) const METRICS: [&str; 15] = [
     "leasehold_reap_last_success_timestamp_seconds",
     "leasehold_reap_pass_duration_seconds",
     "leasehold_reap_passes_total",
+    "leasehold_reap_reported",
     "leasehold_reap_troubles",
     "leasehold_store_alarms",
     "leasehold_store_quota_bytes",

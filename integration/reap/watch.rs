@@ -432,6 +432,45 @@ async fn a_pass_whose_live_questions_are_not_answered_has_not_done_its_work() {
         .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_a_person_should_look_at_is_counted_and_told_once() {
+    let scene = Scene::new();
+    for pod in ["shop/a-x7k2p", "shop/b-x7k2p"] {
+        scene.runs(pod, &pod[5..6], "n1").await;
+    }
+    let reaper = Reaper::new(&scene).every(Duration::from_secs(60));
+    let reported = || reaper.metric("leasehold_reap_reported{reason=\"kubelet_lives\"}");
+    let line =
+        |pod: &str| format!("look at shop/{pod}-x7k2p eth0 on lan, kept by row 3: pod deleting, overdue 1");
+    reaper
+        .during(&scene, async |_| {
+            scene.leaves("shop/a-x7k2p");
+            sleep(Duration::from_secs(890)).await;
+            assert_eq!((reported(), reaper.said()), (None, vec![]));
+            sleep(Duration::from_secs(70)).await;
+            let said = reaper.said();
+            assert!(said.len() == 1 && said[0].starts_with(&line("a")), "{said:?}");
+            scene.leaves("shop/b-x7k2p");
+            sleep(Duration::from_secs(840)).await;
+            assert_eq!((reported(), reaper.said()), (Some(1), vec![]));
+            // A pass that fails forgets the count, and not what was told.
+            scene.host.way.decide(|_| Some(Fault::Refused));
+            sleep(Duration::from_secs(60)).await;
+            assert_eq!(reported(), None);
+            scene.host.way.decide(|_| None);
+            sleep(Duration::from_secs(120)).await;
+            assert_eq!(reported(), Some(2));
+            let said = reaper.said();
+            let told: Vec<_> = said.iter().filter(|text| text.starts_with("look at ")).collect();
+            assert!(told.len() == 1 && told[0].starts_with(&line("b")), "{said:?}");
+            scene.vanishes("shop/a-x7k2p");
+            scene.vanishes("shop/b-x7k2p");
+            sleep(Duration::from_secs(300)).await;
+            assert_eq!(reported(), None);
+        })
+        .await;
+}
+
 /// A finished pod of a StatefulSet that no pass has seen: its controller is noted before its lease ends.
 async fn the_controller_is_to_be_noted_first() -> Scene {
     let scene = Scene::new();
@@ -713,6 +752,7 @@ fn selectors(expression: &str) -> Vec<(&str, &str)> {
 async fn alerts_and_dashboard_ask_for_what_the_metrics_have() {
     let scene = Scene::new();
     scene.runs("shop/a-x7k2p", "A", "n1").await;
+    scene.store().put(&leasehold::store::Key::new("v1/pools/bad"), "?"); // something to report
     let reaper = Reaper::new(&scene);
     reaper.during(&scene, async |_| sleep(Duration::from_secs(1)).await).await;
     let text = reaper.metrics.text();

@@ -450,7 +450,8 @@ fn show(global: &Global, cluster: &ClusterName, options: Options, report: Report
         // A brake keeps thousands for one reason.
         let reason = |judged: &&Judged| {
             let Fate::Kept(label) = judged.fate else { return None };
-            (global.output == Format::Table).then_some(label)
+            // Among those, the few that are to be looked at are not left out for the others.
+            (global.output == Format::Table).then_some((label, judged.look))
         };
         let (judged, left_out) = shorten(judged, reason);
         let rows: Vec<ListRow> = judged
@@ -464,7 +465,7 @@ fn show(global: &Global, cluster: &ClusterName, options: Options, report: Report
         if !rows.is_empty() {
             print(&Listing { revision: report.revision, columns: COLUMNS, rows }.text(global, true)?)?;
         }
-        for (label, count) in left_out {
+        for ((label, _), count) in left_out {
             say(&and_more(count, &format!("that are kept: {label}")));
         }
     }
@@ -491,6 +492,7 @@ fn cells(judged: &Judged) -> Vec<String> {
         judged.fate.as_str().into(),
         match &judged.fate {
             Fate::Failed(why) => format!("{why} ({})", judged.why),
+            Fate::Kept(_) | Fate::Noted(_) if judged.look => format!("look at it: {}", judged.why),
             Fate::Kept(_) | Fate::Noted(_) | Fate::GivenBack | Fate::Candidate | Fate::Changed => {
                 judged.why.clone()
             }
@@ -630,5 +632,32 @@ impl Meter {
         if self.shown.is_some() {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::{lease::State, reap::Row},
+        store::{Key, keys},
+    };
+
+    #[test]
+    fn a_row_says_that_a_person_should_look_at_it() {
+        let judged = |fate, look| Judged {
+            id: keys::parse_lease(&Key::new("v1/leases/prod/shop/db-0/lan/eth0")).unwrap(),
+            addresses: vec![],
+            state: State::Bound,
+            node: None,
+            row: Row::Doubt,
+            fate,
+            why: "nobody knows".into(),
+            look,
+        };
+        let why = |fate, look| cells(&judged(fate, look)).pop().unwrap();
+        assert_eq!(why(Fate::Kept("unknown_answer"), true), "look at it: nobody knows");
+        assert_eq!(why(Fate::Kept("unknown_answer"), false), "nobody knows");
+        assert_eq!(why(Fate::GivenBack, false), "nobody knows");
     }
 }

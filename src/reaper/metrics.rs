@@ -20,7 +20,7 @@ use crate::{
     },
     domain::{
         lease::Timestamp,
-        reap::{Line, Row},
+        reap::{Line, Row, UNREADABLE},
     },
     store::Fill,
 };
@@ -89,6 +89,7 @@ struct Figures {
     candidates: Option<usize>,
     given_back: BTreeMap<&'static str, u64>,
     kept: BTreeMap<&'static str, usize>,
+    reported: Option<BTreeMap<&'static str, usize>>,
     took: Option<Duration>,
     last_success: Option<Timestamp>,
     passes: [u64; RESULTS.len()],
@@ -128,6 +129,7 @@ impl Metrics {
             candidates: None,
             given_back: GIVING.iter().map(|row| (row.as_str(), 0)).collect(),
             kept: BTreeMap::new(),
+            reported: None,
             took: None,
             last_success: None,
             passes: [0; RESULTS.len()],
@@ -209,6 +211,14 @@ impl Metrics {
         }
         figures.candidates = Some(report.candidates);
         figures.kept.clone_from(&report.kept);
+        let mut reported: BTreeMap<&'static str, usize> = BTreeMap::new();
+        for (_, reason) in report.reported() {
+            *reported.entry(reason).or_default() += 1;
+        }
+        if !report.unreadable.is_empty() {
+            reported.insert(UNREADABLE, report.unreadable.len());
+        }
+        figures.reported = Some(reported);
         figures.took = Some(report.took);
         figures.braked = report.brakes.iter().map(|brake| brake.label()).collect();
         figures.mended += report.mended_count() as u64;
@@ -246,6 +256,7 @@ impl Metrics {
         figures.passes[ended as usize] += 1;
         figures.candidates = None;
         figures.kept.clear();
+        figures.reported = None;
         figures.braked.clear();
         figures.troubles = None;
     }
@@ -353,6 +364,17 @@ impl Figures {
             const NAME: &str = "leasehold_reap_kept";
             out.head(NAME, "gauge", "Leases that the last pass kept, by reason.");
             for (reason, count) in &self.kept {
+                out.line(NAME, &[("reason", reason)], &count.to_string());
+            }
+        }
+        if let Some(reported) = &self.reported {
+            const NAME: &str = "leasehold_reap_reported";
+            out.head(
+                NAME,
+                "gauge",
+                "Leases that the last pass kept and that a person should look at, by reason.",
+            );
+            for (reason, count) in reported {
                 out.line(NAME, &[("reason", reason)], &count.to_string());
             }
         }

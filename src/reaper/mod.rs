@@ -261,6 +261,17 @@ impl Report {
         self.judged.iter().filter(|judged| judged.fate == Fate::GivenBack).count()
     }
 
+    /// The leases that are kept and that a person should look at, with the reason. What stops the whole pass is told
+    /// for itself.
+    pub fn reported(&self) -> impl Iterator<Item = (&Judged, &'static str)> {
+        let kept = |judged: &Judged| match judged.fate {
+            Fate::Kept(label) | Fate::Noted(label) => Some(label),
+            Fate::GivenBack | Fate::Candidate | Fate::Changed | Fate::Failed(_) => None,
+        };
+        let looked_at = self.judged.iter().filter(|judged| judged.look);
+        looked_at.filter_map(move |judged| Some((judged, kept(judged)?)))
+    }
+
     /// How many half pairs were mended.
     #[must_use]
     pub fn mended_count(&self) -> usize {

@@ -556,7 +556,7 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         let confirmed = match self.context.stop.or(self.confirm(lease, &give, brakes)).await {
             None => {
                 let why = "the pass was stopped before it came to this lease".into();
-                return judged(lease, give.row(), Fate::Kept(STOPPED), why, true);
+                return judged(lease, give.row(), Fate::Kept(STOPPED), why, false);
             }
             Some(Ok(confirmed)) => confirmed,
             Some(Err(why)) => {

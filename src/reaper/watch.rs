@@ -12,6 +12,7 @@
 //! be two of these.
 
 use std::{
+    collections::BTreeSet,
     convert::Infallible,
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -23,11 +24,16 @@ use tokio::{
 };
 
 use super::{
-    Context, Fate, Metrics, Options, PassError, Report, Teller, cannot_be_read, compact, count, pass,
+    Context, Fate, Judged, Metrics, Options, PassError, Report, Teller, cannot_be_read, compact, count, pass,
 };
 use crate::{
     admin::check::{Repair, text},
-    domain::{names::Namespace, words},
+    domain::{
+        lease::LeaseId,
+        names::Namespace,
+        reap::{BRAKED, Row, UNKNOWN_ANSWER},
+        words,
+    },
     ops::{Clock, Log},
     pods::{Cluster, Hint},
     store::{Store, StoreError, Upkeep},
@@ -194,6 +200,7 @@ pub async fn watch<S: Store + Upkeep, K: Cluster, C: Clock, L: Log>(
     let mut may_compact = true;
     // Only full passes look for them.
     let mut halves: Vec<String> = Vec::new();
+    let mut known: BTreeSet<(LeaseId, &'static str)> = BTreeSet::new();
     loop {
         watching.metrics.turn();
         rhythm.wait(&mut hints).await;
@@ -239,6 +246,7 @@ pub async fn watch<S: Store + Upkeep, K: Cluster, C: Clock, L: Log>(
                     halves = left_over(&report);
                 }
                 tell(watching.talk, &report, &halves);
+                known = tell_reported(watching.talk, &report, &known);
             }
             Err(error) => {
                 watching.metrics.failed();
@@ -280,6 +288,34 @@ fn tell(talk: &Talk<'_>, report: &Report, halves: &[String]) {
         more => format!("{first} (and {more} more; `leasehold reap --dry-run` shows all)"),
     });
     talk.trouble(text);
+}
+
+/// Tells of leases that a person should look at and that were not told of before; all that are to be known from now on.
+/// Why brakes hold, and what a live question met, is told for the pass.
+fn tell_reported(
+    talk: &Talk<'_>,
+    report: &Report,
+    known: &BTreeSet<(LeaseId, &'static str)>,
+) -> BTreeSet<(LeaseId, &'static str)> {
+    let told = |judged: &Judged, reason: &str| {
+        reason == BRAKED || (reason == UNKNOWN_ANSWER && judged.row != Row::Doubt)
+    };
+    let (mut all, mut news) = (BTreeSet::new(), Vec::new());
+    for (judged, reason) in report.reported().filter(|(judged, reason)| !told(judged, reason)) {
+        let key = (judged.id.clone(), reason);
+        if !known.contains(&key) {
+            news.push(judged);
+        }
+        all.insert(key);
+    }
+    if let Some(first) = news.first() {
+        let more = match news.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more; `leasehold reap --dry-run` shows all)"),
+        };
+        talk.note(&format!("look at {}, kept by row {}: {}{more}", first.id, first.row, first.why));
+    }
+    all
 }
 
 /// What a pass did, if it did something.

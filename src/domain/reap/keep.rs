@@ -96,6 +96,10 @@ impl fmt::Display for Row {
 
 /// The label of [`Keep::UnknownAnswer`].
 pub const UNKNOWN_ANSWER: &str = "unknown_answer";
+/// The label of [`Keep::Unreadable`].
+pub const UNREADABLE: &str = "unreadable";
+/// The label of [`Keep::Braked`].
+pub const BRAKED: &str = "braked";
 
 /// Why a lease is kept. Figures are milliseconds.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -178,10 +182,10 @@ impl Keep {
             Self::ControllerFirst { .. } => "controller_first",
             Self::Reserved => "reserved",
             Self::NoPodIdentity => "no_pod_identity",
-            Self::Unreadable { .. } => "unreadable",
+            Self::Unreadable { .. } => UNREADABLE,
             Self::UnknownAnswer { .. } => UNKNOWN_ANSWER,
             Self::OtherCluster { .. } => "other_cluster",
-            Self::Braked { .. } => "braked",
+            Self::Braked { .. } => BRAKED,
             Self::Changed => "changed",
         }
     }

@@ -69,7 +69,7 @@ use std::time::Duration;
 
 pub use self::{
     brakes::{Brake, Pass, brake, brakes},
-    keep::{Keep, Line, Row, UNKNOWN_ANSWER},
+    keep::{BRAKED, Keep, Line, Row, UNKNOWN_ANSWER, UNREADABLE},
 };
 use super::{
     kubernetes::{Answer, Controller, ControllerRef, Node, Pod, STICKY_WISH},
