@@ -15,7 +15,11 @@ use leasehold::{
     },
     ops::{Added, Identity, Memory},
     pods::fake::FakeCluster,
-    store::{Key, testing::MemoryStore},
+    store::{
+        Key, keys,
+        record::{self, Frozen},
+        testing::MemoryStore,
+    },
 };
 use tokio::time::Instant;
 
@@ -122,6 +126,10 @@ pub(crate) struct State {
     pub(crate) wanted: [Option<Timestamp>; ORDINALS],
     pub(crate) set: Option<(usize, Timestamp)>,
     pub(crate) set_gone: Timestamp,
+    /// When each pod ended.
+    pub(crate) ended: BTreeMap<Uid, Timestamp>,
+    /// A list did not say the truth: what was noted then may be wrong.
+    pub(crate) lied: bool,
     /// Old lists, where an action wants one.
     pub(crate) before: Vec<(Vec<Pod>, Vec<kubernetes::Node>)>,
     /// What is broken.
@@ -218,6 +226,8 @@ impl State {
             wanted: [None; ORDINALS],
             set: None,
             set_gone: start,
+            ended: BTreeMap::new(),
+            lied: false,
             before: Vec::new(),
             faults: Vec::new(),
             story: told.then(Vec::new),
@@ -399,6 +409,16 @@ impl State {
         }
     }
 
+    /// A person freezes the store, or thaws it.
+    pub(crate) fn freeze(&mut self, frozen: Option<&Frozen>) {
+        let now = self.now();
+        match frozen {
+            Some(frozen) => self.store.put(&keys::frozen(), record::encode_frozen(frozen)),
+            None => self.store.delete(&keys::frozen()),
+        }
+        self.mirror.frozen = frozen.map(|_| self.mirror.frozen.unwrap_or(now));
+    }
+
     // ---- nodes
 
     pub(crate) fn is_ready(&mut self, node: usize, ready: bool) {
@@ -563,7 +583,9 @@ impl State {
     pub(crate) fn finish(&mut self, slot: usize, timed: bool) {
         let Some(pod) = self.pod_in(slot) else { return };
         let node = (0..NODES).find(|node| pod.node == Some(node_name(*node))).unwrap_or(0);
-        let at = Timestamp(self.now().0 + self.nodes[node].clock.skew);
+        let now = self.now();
+        self.ended.entry(pod.uid).or_insert(now);
+        let at = Timestamp(now.0 + self.nodes[node].clock.skew);
         self.change_pod(slot, |pod| {
             pod.phase = Phase::Succeeded;
             if timed && pod.finished == Finished::Unsaid {

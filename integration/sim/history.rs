@@ -415,7 +415,9 @@ fn del(dice: &mut Dice, slot: usize) -> Action {
 }
 
 fn wait(dice: &mut Dice) -> Action {
-    Action::Wait { ms: [100, 1_000, 6_000, 11_000, 40_000, 130_000, 660_000, 4_000_000][dice.below(8)] }
+    Action::Wait {
+        ms: [100, 1_000, 6_000, 11_000, 40_000, 130_000, 660_000, 4_000_000, 90_000_000][dice.below(9)],
+    }
 }
 
 fn reap(dice: &mut Dice) -> Action {

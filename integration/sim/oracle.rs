@@ -8,15 +8,20 @@
 //! - a cool-down between nodes whose clocks differ;
 //! - two sandboxes of one pod on one node: their kubelet started both.
 
-use std::{collections::BTreeMap, ops::Deref};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Deref,
+    sync::atomic::Ordering,
+};
 
 use leasehold::{
     domain::{
+        addr::Family,
         audit::Place,
         kubernetes::{Pod, Ready, Wants},
         lease::{AddressHolder, Holder, Lease, LeaseId, Released, Stamp, Timestamp},
         names::PoolName,
-        pool::{NodeLost, Pool, ProbeRule, Retain},
+        pool::{NodeLost, Pool, ProbeRule, Retain, StickyRule},
         workload,
     },
     store::{Entry, Key, Outcome, Read, Store as _, Txn, Write, changes, keys, record},
@@ -29,6 +34,10 @@ use super::{
 };
 use crate::ops::world::{ADD_DEADLINE, futures_now};
 
+/// `--lost-after` and `--finished-after`.
+const LOST_AFTER_MS: i64 = 30_000;
+const FINISHED_AFTER_MS: i64 = 120_000;
+
 /// The store's content, decoded, as the commits made it.
 #[derive(Default)]
 pub(crate) struct Mirror {
@@ -36,6 +45,10 @@ pub(crate) struct Mirror {
     pub(crate) held: BTreeMap<Place, AddressHolder>,
     pub(crate) released: BTreeMap<Place, Released>,
     pub(crate) attachments: BTreeMap<Key, LeaseId>,
+    /// The index of whom the pools serve.
+    serves: BTreeSet<Key>,
+    /// Since when nothing new is leased.
+    pub(crate) frozen: Option<Timestamp>,
     /// Each pool, and since when it is so.
     pub(crate) pools: BTreeMap<PoolName, (Pool, Timestamp)>,
 }
@@ -47,6 +60,8 @@ struct Before {
     held: Vec<Place>,
     released: Vec<(Place, Option<Released>)>,
     attachments: Vec<Key>,
+    /// A pool, or the index of whom it serves.
+    pools: bool,
 }
 
 impl Mirror {
@@ -99,6 +114,15 @@ impl Mirror {
                     self.pools.remove(&name);
                 }
             }
+            before.pools = true;
+        } else if keys::parse_serve(key).is_some() {
+            match entry {
+                Some(_) => self.serves.insert(key.clone()),
+                None => self.serves.remove(key),
+            };
+            before.pools = true;
+        } else if *key == keys::frozen() {
+            self.frozen = entry.map(|_| self.frozen.unwrap_or(now));
         }
     }
 
@@ -108,9 +132,15 @@ impl Mirror {
         self.pools.get(name).filter(|(_, changed)| *changed <= since).map(|(pool, _)| pool)
     }
 
-    /// Invariants 1 to 3 for what a commit touched.
+    /// Invariants 1 to 3, and 6, for what a commit touched.
     fn broken(&self, before: &Before) -> Vec<String> {
         let mut out = Vec::new();
+        let serves = |(name, (pool, _)): (&PoolName, &(Pool, Timestamp))| -> Vec<Key> {
+            pool.serves().iter().map(|serve| keys::serve(serve, name)).collect()
+        };
+        if before.pools && !self.pools.iter().flat_map(serves).collect::<BTreeSet<_>>().eq(&self.serves) {
+            out.push(format!("6: the index has {:?}", self.serves));
+        }
         for (key, old) in &before.leases {
             let new = self.leases.get(key);
             for leased in new.iter().flat_map(|lease| &lease.addresses) {
@@ -178,6 +208,26 @@ fn places(lease: &Lease) -> impl Iterator<Item = Place> {
     lease.addresses.iter().map(|a| Place { domain: a.domain.clone(), address: a.address })
 }
 
+/// May a pod there have an address of this pool? Of two pools one is for StatefulSet `db` alone.
+fn may_draw(pool: &Pool, holder: &Holder, stamp: &Stamp) -> bool {
+    let serves = pool.name().as_str() != "db" || is_of_set(holder);
+    serves && (pool.nodes().is_empty() || stamp.node != node_name(2))
+}
+
+fn is_of_set(holder: &Holder) -> bool {
+    matches!(holder, Holder::Pod { name, .. } if name.as_str().starts_with("db-"))
+}
+
+/// The rules of retention, for those who are here.
+fn is_sticky(pool: &Pool, holder: &Holder, seen: Option<&str>) -> bool {
+    let Holder::Pod { name, .. } = holder else { return false };
+    match pool.sticky() {
+        StickyRule::Always => is_of_set(holder) || name.as_str() == "solo",
+        StickyRule::Never => false,
+        StickyRule::Auto => is_of_set(holder) && (pool.name().as_str() == "db" || seen.is_some()),
+    }
+}
+
 impl State {
     /// A commit arrives.
     pub(crate) fn apply(&mut self, txn: &Txn, op: &Op, role: Role) -> Outcome {
@@ -236,8 +286,14 @@ impl State {
         now: Timestamp,
         out: &mut Vec<String>,
     ) {
-        if let (None, Some(new)) | (Some(_), Some(new)) = (old, new) {
-            self.judge_new_addresses(op, old, new, out);
+        if let Some(new) = new {
+            self.judge_addresses(op, old, new, out);
+        }
+        if let Some(new) = new
+            && op.role == Role::Add
+            && new.bound().is_some()
+        {
+            self.judge_bound(op, old, new, out);
         }
         let Some(old) = old else { return };
         match (old.bound(), new.and_then(Lease::bound)) {
@@ -252,6 +308,8 @@ impl State {
                 }
                 if old.unconfirmed {
                     self.judge_silence(op, old, new, "was left unconfirmed", out);
+                } else if self.is_frozen_since(op.began) {
+                    self.judge_silence(op, old, new, "may be another's in a store that is frozen", out);
                 }
             }
             (None, None) if new.is_none() => self.judge_held_end(op, old, now, out),
@@ -287,6 +345,13 @@ impl State {
                 if own != Some(&stamp.container) {
                     out.push(format!("5: an ADD ends {whose}"));
                 }
+                let unconfirmed = match new {
+                    Some(held) => held.unconfirmed,
+                    None => places(old).all(|place| self.is_unconfirmed(&place)),
+                };
+                if op.displaced.load(Ordering::Relaxed) && !unconfirmed {
+                    out.push(format!("5: an undo ends {whose} as if the sandbox before it had been DELed"));
+                }
             }
             Role::Del => {
                 if op.container.as_ref() != Some(&stamp.container) {
@@ -314,7 +379,7 @@ impl State {
             }
             None if op.role == Role::Reap => {
                 for place in places(old) {
-                    if !self.mirror.released.get(&place).is_some_and(|released| released.unconfirmed) {
+                    if !self.is_unconfirmed(&place) {
                         out.push(format!("5: a verdict gives {place} back as if it had been DELed"));
                     }
                 }
@@ -338,6 +403,15 @@ impl State {
             return;
         }
         let Some(pod) = self.pod_of(holder) else {
+            if self.went_silent(op, stamp, now)
+                && op.nodes == Lie::None
+                && self.gone_at(holder) <= Some(op.began)
+            {
+                out.push(format!(
+                    "9: gives back the lease of {holder} while {} may be heard again",
+                    stamp.node
+                ));
+            }
             let missed = old.seen.as_ref().and_then(|seen| seen.missed);
             let long = missed.is_some_and(|at| now.since(at) >= self.absent_after_ms);
             // One that went while the pass worked may have been judged by another row.
@@ -353,15 +427,48 @@ impl State {
         if self.lives(&pod) {
             out.push(format!("1, 2: gives back the lease of {holder}, which lives as {}", pod.uid));
         }
-        if !pod.phase.is_final() && pod.deleting.is_some_and(|due| due <= op.began) && op.nodes == Lie::None {
+        if let Some(at) = self.ended.get(&pod.uid)
+            && !self.lied
+            && !self.skewed
+            && now.since(*at) < FINISHED_AFTER_MS
+            && self.is_ready_since(&pod, op.began)
+        {
+            out.push(format!("6: gives back the lease of {holder} {} ms after its end", now.since(*at)));
+        }
+        let ended = self.ended.get(&pod.uid).is_some_and(|at| *at <= op.began);
+        let due = pod.deleting.is_some_and(|due| due <= op.began);
+        if op.nodes == Lie::None && (ended || due && !pod.phase.is_final()) {
             self.judge_lost(op, old, &pod, now, out);
         }
     }
 
-    /// Rows 3 to 5.
+    fn is_unconfirmed(&self, place: &Place) -> bool {
+        self.mirror.released.get(place).is_some_and(|released| released.unconfirmed)
+    }
+
+    fn is_frozen_since(&self, at: Timestamp) -> bool {
+        self.mirror.frozen.is_some_and(|since| since <= at)
+    }
+
+    /// Has the pod's node been ready all the time since then?
+    fn is_ready_since(&self, pod: &Pod, at: Timestamp) -> bool {
+        let index = (0..NODES).find(|node| pod.node == Some(node_name(*node)));
+        index.and_then(|index| self.nodes[index].ready).is_some_and(|since| since <= at)
+    }
+
+    /// Has nobody heard of the node since before this began, and not yet for as long as makes it lost?
+    fn went_silent(&self, op: Actor<'_>, stamp: &Stamp, now: Timestamp) -> bool {
+        let api = self.api.state();
+        api.nodes.get(&stamp.node).is_some_and(|node| match node.ready {
+            Ready::Unknown { since } => since <= op.began && now.since(since) < LOST_AFTER_MS,
+            Ready::True | Ready::False | Ready::Unsaid => false,
+        })
+    }
+
+    /// Rows 3 to 5, and 7.
     fn judge_lost(&self, op: Actor<'_>, old: &Lease, pod: &Pod, now: Timestamp, out: &mut Vec<String>) {
         let Some(index) = (0..NODES).find(|node| pod.node == Some(node_name(*node))) else { return };
-        if self.nodes[index].ready.is_some_and(|since| since <= op.began) {
+        if !pod.phase.is_final() && self.is_ready_since(pod, op.began) {
             out.push(format!("3: gives back the lease of {}, whose kubelet lives", old.id.holder));
         }
         let api = self.api.state();
@@ -370,7 +477,7 @@ impl State {
         if node.out_of_service || since > op.began {
             return;
         }
-        if now.since(since) < 30_000 {
+        if now.since(since) < LOST_AFTER_MS {
             out.push(format!("4: gives back the lease of {} after {} ms", old.id.holder, now.since(since)));
         }
         if self.mirror.pool_since(old, op.began).is_some_and(|pool| pool.node_lost() == NodeLost::Keep) {
@@ -399,6 +506,10 @@ impl State {
                     "{holder}: {} takes what the newer {} has",
                     next.container, stamp.container
                 ));
+            }
+            if self.is_frozen_since(op.began) {
+                let new = self.mirror.leases.get(&lease_key(holder));
+                self.judge_silence(op, old, new, "may be another's in a store that is frozen", out);
             }
             return;
         }
@@ -431,25 +542,68 @@ impl State {
         }
     }
 
-    /// Invariant 4, and what may be taken.
-    fn judge_new_addresses(&self, op: Actor<'_>, old: Option<&Lease>, new: &Lease, out: &mut Vec<String>) {
+    /// Invariant 4, and what may be taken. An ADD of another container leases its pod's addresses again.
+    fn judge_addresses(&self, op: Actor<'_>, old: Option<&Lease>, new: &Lease, out: &mut Vec<String>) {
+        let container = |lease: &Lease| lease.bound().map(|stamp| stamp.container.clone());
+        let leases_again =
+            op.role == Role::Add && container(new).is_some() && old.and_then(container) != container(new);
         for leased in &new.addresses {
-            if old.is_some_and(|old| old.addresses.contains(leased)) {
+            let had = old.is_some_and(|old| old.addresses.contains(leased));
+            if had && !leases_again {
                 continue;
             }
             if op.role != Role::Add {
                 out.push(format!("5: takes {} for {}", leased.address, new.id.holder));
             }
-            let pool = leased.pool.as_ref().and_then(|name| self.mirror.pools.get(name));
-            match pool {
-                Some((pool, _)) if pool.range_of(leased.address).is_none() => {
-                    out.push(format!("4: {} is not of its pool", leased.address));
-                }
-                Some((pool, _)) if *pool.domain() != leased.domain => {
-                    out.push(format!("4: {} is of another domain than its pool", leased.address));
-                }
-                Some(_) => {}
-                None => out.push(format!("4: {} has no pool", leased.address)),
+            if !had && self.mirror.frozen.is_some() {
+                out.push(format!(
+                    "takes {} for {} from a store that is frozen",
+                    leased.address, new.id.holder
+                ));
+            }
+            let Some((pool, _)) = leased.pool.as_ref().and_then(|name| self.mirror.pools.get(name)) else {
+                out.push(format!("4: {} has no pool", leased.address));
+                continue;
+            };
+            if pool.range_of(leased.address).is_none() {
+                out.push(format!("4: {} is not of its pool", leased.address));
+            }
+            if *pool.domain() != leased.domain {
+                out.push(format!("4: {} is of another domain than its pool", leased.address));
+            }
+            if let Some(stamp) = new.bound()
+                && !may_draw(pool, &new.id.holder, stamp)
+            {
+                out.push(format!("{} on {} draws from pool {}", new.id.holder, stamp.node, pool.name()));
+            }
+        }
+    }
+
+    /// What an ADD writes into a lease that it binds.
+    fn judge_bound(&self, op: Actor<'_>, old: Option<&Lease>, new: &Lease, out: &mut Vec<String>) {
+        let holder = &new.id.holder;
+        let pool = new.addresses.first().and_then(|a| self.mirror.pools.get(a.pool.as_ref()?));
+        let Some((pool, _)) = pool else { return };
+        let own = op.sandbox.map(|index| &self.sandboxes[index].container);
+        if old.and_then(Lease::bound).is_some_and(|stamp| Some(&stamp.container) == own) {
+            return;
+        }
+        let families = new.addresses.iter().map(|a| Family::of(a.address));
+        if !families.eq(pool.families()) {
+            out.push(format!("{holder} gets {:?} of a pool of {:?}", new.addresses, pool.families()));
+        }
+        let seen = old.and_then(|old| old.seen.as_ref()).and_then(|seen| seen.controller.as_deref());
+        if new.sticky != is_sticky(pool, holder, seen) {
+            out.push(format!("{holder} is sticky: {}, by pool {}, seen {seen:?}", new.sticky, pool.name()));
+        }
+        if new.seen.as_ref().is_some_and(|seen| seen.missed.is_some()) {
+            out.push(format!("{holder} is back, and still missed"));
+        }
+        let Some(old) = old.filter(|old| old.bound().is_some() || old.unconfirmed) else { return };
+        op.displaced.store(true, Ordering::Relaxed);
+        for place in places(old).filter(|place| !places(new).any(|kept| kept == *place)) {
+            if !self.is_unconfirmed(&place) {
+                out.push(format!("5: an ADD gives {place} back as if it had been DELed"));
             }
         }
     }
@@ -511,6 +665,29 @@ impl State {
                     ));
                 }
             }
+        }
+    }
+
+    /// In the end: what nobody is to have any more is held for nobody.
+    pub(crate) fn judge_retention(&mut self) {
+        let mut out = Vec::new();
+        for lease in self.mirror.leases.values().filter(|lease| lease.bound().is_none()) {
+            let owner = lease.seen.as_ref().and_then(|seen| seen.controller.as_deref());
+            let pool = lease.addresses.first().and_then(|a| self.mirror.pools.get(a.pool.as_ref()?));
+            let (Some((pool, _)), Some("StatefulSet.apps/db")) = (pool, owner) else { continue };
+            let Holder::Pod { name, .. } = &lease.id.holder else { continue };
+            let Some((_, ordinal)) = workload::ordinal(name) else { continue };
+            if self.pod_of(&lease.id.holder).is_some() || self.is_wanted(ordinal.into()) {
+                continue;
+            }
+            let rules = pool.retention();
+            let rule = if self.set.is_some() { rules.when_scaled } else { rules.when_deleted };
+            if rule == Retain::Delete {
+                out.push(format!("12: goes on holding what {} had", lease.id.holder));
+            }
+        }
+        for text in out {
+            self.fault(text);
         }
     }
 

@@ -624,9 +624,9 @@ impl<'h> Player<'h> {
             Action::Freeze => {
                 let at = self.state().now();
                 let frozen = Frozen { why: "a person".into(), by: "a person".into(), at };
-                self.state().store.put(&keys::frozen(), record::encode_frozen(&frozen));
+                self.state().freeze(Some(&frozen));
             }
-            Action::Thaw => self.state().store.delete(&keys::frozen()),
+            Action::Thaw => self.state().freeze(None),
             Action::Reap { host, pods, nodes, fates } => self.reap(*host, *pods, *nodes, fates),
             Action::Wait { ms } => {
                 self.told(action);
@@ -899,6 +899,7 @@ impl<'h> Player<'h> {
     fn reap(&mut self, host: usize, pods: Lie, nodes: Lie, fates: &[(u8, Fate)]) {
         let mut what = format!("reap {}", host + 1);
         if (pods, nodes) != (Lie::None, Lie::None) {
+            self.state().lied = true;
             what += &format!(" (pods {pods:?}, nodes {nodes:?})");
         }
         let way = self.way(Op { fates: fates.to_vec(), pods, nodes, ..self.op(Role::Reap, what) });
@@ -949,7 +950,7 @@ impl<'h> Player<'h> {
         self.settle().await;
         self.deliver(true);
         self.settle().await;
-        self.state().store.delete(&keys::frozen());
+        self.state().freeze(None);
         for node in 0..NODES {
             self.state().back(node);
         }
@@ -965,6 +966,7 @@ impl<'h> Player<'h> {
         }
         self.reap_all().await;
         self.judge_leaks(|slot| slot < PODS);
+        self.state().judge_retention();
         self.wait(6_000).await;
         for slot in 0..SLOTS {
             if !self.is_broken() {
@@ -1011,8 +1013,8 @@ impl<'h> Player<'h> {
     }
 
     async fn reap_all(&mut self) {
-        // What is missed first, what was missed, and whose owner was.
-        for ms in [0, 130_000, 660_000] {
+        // What is missed first, what was missed, whose owner is missed first, and whose owner was.
+        for ms in [0, 130_000, 660_000, 660_000] {
             self.wait(ms).await;
             self.reap(0, Lie::None, Lie::None, &[]);
             self.settle().await;

@@ -71,6 +71,8 @@ pub(crate) struct Op {
     pub(crate) silent: Mutex<Vec<IpAddr>>,
     /// It was refused, which no other call mends.
     pub(crate) refused: AtomicBool,
+    /// It took a lease whose last sandbox was never DELed.
+    pub(crate) displaced: AtomicBool,
 }
 
 impl Op {
@@ -93,6 +95,7 @@ impl Op {
             doubt: false.into(),
             silent: Mutex::default(),
             refused: false.into(),
+            displaced: false.into(),
         }
     }
 
