@@ -187,6 +187,8 @@ async fn the_network_status_says_network_and_interface_and_both_families_are_one
     let ask = Ask { network: Some("lan2"), ..Ask::default() };
     assert_eq!(scene.adopts(ask).await, ["10.0.0.11 shop/web adopted"]);
     scene.world.audit();
+    // Its lease says it from now on.
+    assert_eq!(scene.audits().await, [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]

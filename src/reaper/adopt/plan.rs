@@ -297,7 +297,11 @@ impl<'a> Desk<'a> {
             };
             match network {
                 On::This(network) => fit.push((close, pool.priority(), pool.name(), pool, network)),
-                On::Unknown(why) => unknown.push(why),
+                // The pod's own lease says it.
+                On::Unknown(why) => match self.lease_of(holder, pool, said.address) {
+                    Some(id) => fit.push((close, pool.priority(), pool.name(), pool, id.network.clone())),
+                    None => unknown.push(why),
+                },
                 On::Another => {}
             }
         }
@@ -327,6 +331,12 @@ impl<'a> Desk<'a> {
             return Source::Not(Conflict::new(Kind::Outside, why, hint));
         }
         Source::None
+    }
+
+    /// The lease of this pod that lists an address of a pool.
+    fn lease_of(&self, holder: &Holder, pool: &Pool, address: IpAddr) -> Option<&'a LeaseId> {
+        let listed = self.listed.get(&(pool.domain(), address)).copied();
+        listed.filter(|id| id.cluster == *self.wanted.cluster && id.holder == *holder)
     }
 
     /// On which network of this pool an address is that is said to be on this one.
