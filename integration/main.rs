@@ -6,6 +6,7 @@
 
 mod captured;
 mod cli;
+mod cluster;
 mod clusters;
 mod conformance;
 mod documents;

@@ -1,8 +1,10 @@
-//! A real Kubernetes API: kube-apiserver on an etcd of its own. Nothing else of Kubernetes runs: no controller, no
-//! scheduler, no kubelet. What a test makes stays as the test made it, and what it deletes gently stays deleting.
+//! A real Kubernetes API: kube-apiserver on an etcd of its own. Nothing else of Kubernetes runs beside one on this machine's
+//! loopback: no controller, no scheduler, no kubelet. What a test makes stays as the test made it, and what it deletes gently
+//! stays deleting.
 
 use std::{
     fs,
+    net::{IpAddr, Ipv4Addr},
     path::PathBuf,
     process::Command,
     sync::{
@@ -16,7 +18,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    etcd::{Etcd, certificates},
+    etcd::{Etcd, Place, certificates},
     folder::Folder,
     parts::{Version, kubernetes},
     port::Port,
@@ -33,9 +35,55 @@ pub(crate) struct Apiserver {
     /// What lies below: to freeze it, to set it back.
     pub(crate) etcd: Etcd,
     rest: Rest,
-    port: Port,
+    site: Site,
     folder: Folder,
     _turn: Option<Turn>,
+}
+
+/// Where it is, and what it is started with.
+#[derive(Debug)]
+struct Site {
+    /// The command line that its own is added to.
+    enter: Vec<String>,
+    /// `address:port`
+    address: String,
+    arguments: Vec<(&'static str, String)>,
+    _port: Option<Port>,
+}
+
+impl Site {
+    fn here() -> Self {
+        let port = Port::claim();
+        let arguments = vec![
+            ("bind-address", "127.0.0.1".into()),
+            ("advertise-address", "127.0.0.1".into()),
+            ("secure-port", port.number().to_string()),
+            ("tls-cert-file", certificates().server.0.display().to_string()),
+            ("tls-private-key-file", certificates().server.1.display().to_string()),
+        ];
+        Self {
+            enter: Vec::new(),
+            address: format!("127.0.0.1:{}", port.number()),
+            arguments,
+            _port: Some(port),
+        }
+    }
+
+    /// On port 443 of every address there.
+    fn at(place: &Place, certificate: &(PathBuf, PathBuf)) -> Self {
+        let admin = &certificates().admin;
+        let arguments = vec![
+            ("bind-address", "0.0.0.0".into()),
+            ("advertise-address", place.clients.to_string()),
+            ("secure-port", "443".into()),
+            ("tls-cert-file", certificate.0.display().to_string()),
+            ("tls-private-key-file", certificate.1.display().to_string()),
+            ("kubelet-client-certificate", admin.0.display().to_string()),
+            ("kubelet-client-key", admin.1.display().to_string()),
+            ("kubelet-preferred-address-types", "InternalIP".into()),
+        ];
+        Self { enter: place.enter.clone(), address: format!("{}:443", place.clients), arguments, _port: None }
+    }
 }
 
 /// A start takes seconds, on a busy machine many.
@@ -44,39 +92,58 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Connections that make many objects.
 const AT_ONCE: usize = 4;
 
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
 impl Apiserver {
     /// The one that all tests share, in namespaces of their own; nodes need names of their own. It cannot be killed or
     /// frozen, and ends with the test process.
     pub(crate) fn shared() -> &'static Self {
-        static SHARED: LazyLock<Apiserver> = LazyLock::new(|| Apiserver::launch(None));
+        static SHARED: LazyLock<Apiserver> =
+            LazyLock::new(|| Apiserver::launch(Site::here(), Etcd::start(Version::V36), None));
         &SHARED
     }
 
     /// One for this test alone. There is one of those at a time, the others wait: one test may not have two.
     pub(crate) fn start() -> Self {
-        Self::launch(Some(Turn::take()))
+        let turn = Some(Turn::take());
+        Self::launch(Site::here(), Etcd::start(Version::V36), turn)
     }
 
-    fn launch(turn: Option<Turn>) -> Self {
-        let (port, folder) = (Port::claim(), Folder::new());
-        let key = folder.path().join("accounts.key");
-        let mut openssl = Command::new("openssl");
-        openssl.args(["ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out"]).arg(key);
-        run(&mut openssl, b"").success();
+    /// One for a whole cluster, on port 443 of a place of its own; its etcd is on the loopback there. Whoever asks it must
+    /// be where its clients are.
+    pub(crate) fn at(place: &Place, certificate: &(PathBuf, PathBuf)) -> Self {
+        let loopback = Place { clients: LOOPBACK, peers: LOOPBACK, ..place.clone() };
+        let etcd = Etcd::with(Version::V36).at(vec![loopback]).start();
+        Self::launch(Site::at(place, certificate), etcd, None)
+    }
+
+    fn launch(site: Site, etcd: Etcd, turn: Option<Turn>) -> Self {
+        let folder = Folder::new();
         let files = certificates();
         let admin = Identity::Certificate(&files.admin.0, &files.admin.1);
-        let rest = Rest::new(&format!("127.0.0.1:{}", port.number()), &files.ca, admin);
-        let etcd = Etcd::start(Version::V36);
-        let mut server = Self { etcd, rest, process: None, port, folder, _turn: turn };
-        let user = json!({ "client-certificate": files.admin.0, "client-key": files.admin.1 });
-        server.write_kubeconfig("admin", &user);
+        let rest = Rest::new(&site.address, &files.ca, admin);
+        let mut server = Self { etcd, rest, process: None, site, folder, _turn: turn };
+        let mut openssl = Command::new("openssl");
+        openssl.args(["ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out"]);
+        run(openssl.arg(server.accounts_key()), b"").success();
+        server.kubeconfig_with("admin", &files.admin);
         server.spawn();
         server
     }
 
-    /// `127.0.0.1:port`, for a proxy.
+    /// `address:port`, for a proxy.
     pub(crate) fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port.number())
+        self.site.address.clone()
+    }
+
+    /// What signs the tokens of accounts.
+    pub(crate) fn accounts_key(&self) -> PathBuf {
+        self.folder.path().join("accounts.key")
+    }
+
+    /// The process ID of one that runs.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.as_ref().unwrap().pid()
     }
 
     /// Kills it (SIGKILL): connections to it are refused. What it stored stays.
@@ -269,8 +336,13 @@ impl Apiserver {
         self.kubectl_with(&["apply", "--filename=-"], yaml).success();
     }
 
+    /// The kubeconfig of whose certificate and key these are.
+    pub(crate) fn kubeconfig_with(&self, name: &str, (certificate, key): &(PathBuf, PathBuf)) -> PathBuf {
+        self.write_kubeconfig(name, &json!({ "client-certificate": certificate, "client-key": key }))
+    }
+
     fn write_kubeconfig(&self, name: &str, user: &Value) -> PathBuf {
-        let server = self.port.url("https");
+        let server = format!("https://{}", self.site.address);
         let cluster = json!({ "server": server, "certificate-authority": certificates().ca });
         let document = json!({
             "apiVersion": "v1",
@@ -292,18 +364,13 @@ impl Apiserver {
 
     fn spawn(&mut self) {
         let files = certificates();
-        let key = self.folder.path().join("accounts.key").display().to_string();
+        let key = self.accounts_key().display().to_string();
         let arguments = [
             ("etcd-servers", self.etcd.endpoint(0)),
             ("etcd-compaction-interval", "0".into()), // tests that want it do it
-            ("bind-address", "127.0.0.1".into()),
-            ("advertise-address", "127.0.0.1".into()),
             ("endpoint-reconciler-type", "none".into()), // it would not have a loopback address
-            ("secure-port", self.port.number().to_string()),
             ("service-cluster-ip-range", "10.96.0.0/24".into()),
             ("client-ca-file", files.ca.display().to_string()),
-            ("tls-cert-file", files.server.0.display().to_string()),
-            ("tls-private-key-file", files.server.1.display().to_string()),
             ("anonymous-auth", "false".into()),
             ("authorization-mode", "Node,RBAC".into()),
             ("service-account-issuer", "https://kubernetes.default.svc".into()),
@@ -314,7 +381,8 @@ impl Apiserver {
         // The log is what it says: it has no option for a file any more.
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", r#"log=$1; shift; exec "$@" >>"$log" 2>&1"#, "sh"]).arg(self.log_path());
-        shell.arg(kubernetes("kube-apiserver"));
+        shell.args(&self.site.enter).arg(kubernetes("kube-apiserver"));
+        let arguments = arguments.iter().chain(&self.site.arguments);
         shell.args(arguments.map(|(flag, value)| format!("--{flag}={value}")));
         let mut process = Process::spawn(&shell).unwrap();
         let ready = within(PATIENCE, || {

@@ -567,7 +567,7 @@ pub(crate) struct Certificates {
     pub(crate) expired_client: (PathBuf, PathBuf),
     /// Of the group that a Kubernetes API lets do anything.
     pub(crate) admin: (PathBuf, PathBuf),
-    _folder: Folder,
+    folder: Folder,
 }
 
 pub(crate) fn certificates() -> &'static Certificates {
@@ -579,16 +579,14 @@ pub(crate) fn certificates() -> &'static Certificates {
               openssl ecparam -genkey -name prime256v1 -noout -out $1.key
               openssl req -x509 -new -key $1.key -subj /CN=$1 -days 30 -out $1.crt
             }
-            leaf() { # name, days, subject
-              openssl ecparam -genkey -name prime256v1 -noout -out $1.key
-              openssl req -new -key $1.key -subj ${3:-/CN=$1} |
-                openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -days $2 -extfile extensions -out $1.crt
-            }
             printf 'subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n' >extensions
-            authority ca; authority other-ca; leaf server 30; leaf client 30; leaf expired -1
-            leaf admin 30 /O=system:masters/CN=admin
+            authority ca; authority other-ca
         "#;
         run(Command::new("/bin/sh").args(["-c", script]).current_dir(folder.path()), b"").success();
+        sign(folder.path(), "server", "/CN=server", 30, "extensions");
+        sign(folder.path(), "client", "/CN=client", 30, "extensions");
+        sign(folder.path(), "expired", "/CN=expired", -1, "extensions");
+        sign(folder.path(), "admin", "/O=system:masters/CN=admin", 30, "extensions");
         let file = |name: &str| folder.path().join(name);
         let pair = |name: &str| (file(&format!("{name}.crt")), file(&format!("{name}.key")));
         Certificates {
@@ -598,10 +596,32 @@ pub(crate) fn certificates() -> &'static Certificates {
             client: pair("client"),
             expired_client: pair("expired"),
             admin: pair("admin"),
-            _folder: folder,
+            folder,
         }
     });
     &MADE
+}
+
+/// One more certificate of the same authority, and its key: for a subject, at addresses beside this machine's loopback.
+pub(crate) fn certificate(name: &str, subject: &str, addresses: &[&str]) -> (PathBuf, PathBuf) {
+    let folder = certificates().folder.path();
+    let at: String = addresses.iter().map(|address| format!(",IP:{address}")).collect();
+    let extensions = fs::read_to_string(folder.join("extensions")).unwrap();
+    let own = format!("{name}.extensions");
+    fs::write(folder.join(&own), extensions.replace(",DNS:", &format!("{at},DNS:"))).unwrap();
+    sign(folder, name, subject, 30, &own);
+    (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")))
+}
+
+fn sign(folder: &Path, name: &str, subject: &str, days: i32, extensions: &str) {
+    let script = r#"
+        openssl ecparam -genkey -name prime256v1 -noout -out $1.key
+        openssl req -new -key $1.key -subj $2 |
+          openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -days $3 -extfile $4 -out $1.crt
+    "#;
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-e", "-c", script, "sh", name, subject, &days.to_string(), extensions]);
+    run(shell.current_dir(folder), b"").success();
 }
 
 fn copy(from: &Path, to: &Path) {

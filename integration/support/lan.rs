@@ -2,6 +2,7 @@
 //! network is not touched.
 
 use std::{
+    collections::BTreeSet,
     fs,
     fs::File,
     panic::resume_unwind,
@@ -187,6 +188,14 @@ impl Namespace {
         let finished = self.run("/usr/sbin/arping", &["-0", "-q", "-c1", "-w1", "-i", interface, address]);
         assert!(finished.took < PATIENCE);
         finished.code() == Some(0)
+    }
+
+    /// The hardware addresses of all who answer, each once.
+    pub(crate) fn answers(&self, interface: &str, address: &str) -> Vec<String> {
+        let finished =
+            self.run("/usr/sbin/arping", &["-0", "-r", "-c3", "-W0.2", "-w2", "-i", interface, address]);
+        let all: BTreeSet<_> = finished.stdout().split_whitespace().map(Into::into).collect();
+        all.into_iter().collect()
     }
 
     /// `ip ARGUMENTS` in here, which must succeed.

@@ -53,7 +53,7 @@ impl Plugins {
     }
 }
 
-/// kube-apiserver or kubectl.
+/// kubectl, kubelet, or one of the control plane.
 pub(crate) fn kubernetes(program: &str) -> PathBuf {
     built("kubernetes-1.34").join(program)
 }
@@ -67,6 +67,8 @@ pub(crate) enum Part {
     Plugins(Plugins),
     /// The Kubernetes API, and the etcd below it.
     Apiserver,
+    /// What a cluster consists of beside that: control plane and kubelet, containerd and runc.
+    Cluster,
     /// Root, with the capabilities to make network namespaces and interfaces.
     Root,
     Program(&'static str),
@@ -82,6 +84,11 @@ impl Part {
             Self::Apiserver => absent(&kubernetes("kube-apiserver"))
                 .or_else(|| absent(&kubernetes("kubectl")))
                 .or_else(|| absent(&Version::V36.program("etcd"))),
+            Self::Cluster => ["kube-controller-manager", "kube-scheduler", "kubelet"]
+                .map(kubernetes)
+                .into_iter()
+                .chain(["/usr/bin/containerd".into(), "/usr/sbin/runc".into()])
+                .find_map(|path| absent(&path)),
             Self::Root => {
                 (!may_administer_network()).then(|| "not root with CAP_NET_ADMIN and CAP_SYS_ADMIN".into())
             }

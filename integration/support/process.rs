@@ -192,8 +192,8 @@ pub(crate) fn run(command: &mut Command, stdin: &[u8]) -> Finished {
     Running::start(command, stdin).wait()
 }
 
-/// The shell's own `kill`: the program of that name is in a package that a small machine may lack.
-fn signal(pid: u32, name: &str) {
+/// Sends a signal by name. With the shell's own `kill`: the program of that name is in a package that a small machine may lack.
+pub(crate) fn signal(pid: u32, name: &str) {
     let script = format!("kill -s {name} {pid}");
     assert!(Command::new("/bin/sh").args(["-c", &script]).status().unwrap().success(), "{script}");
 }
