@@ -22,6 +22,7 @@ mod ops;
 mod plugins;
 mod pods_api;
 mod reap;
+mod round_trips;
 mod sim;
 mod store_etcd;
 mod strangers;

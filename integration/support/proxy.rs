@@ -9,7 +9,7 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
         Arc, Condvar, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
@@ -120,6 +120,16 @@ impl Proxy {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
+    /// How many requests of any kind were sent so far: each is a round trip.
+    pub(crate) fn requests(&self) -> u32 {
+        self.shared.requests.load(Ordering::SeqCst)
+    }
+
+    /// How many bytes came back from the server so far.
+    pub(crate) fn answered(&self) -> u64 {
+        self.shared.answered.load(Ordering::SeqCst)
+    }
+
     fn wake(&self) {
         let _ = TcpStream::connect(("127.0.0.1", self.port.number())); // refused: it is awake already
     }
@@ -140,6 +150,8 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     accepted: AtomicU32,
+    requests: AtomicU32,
+    answered: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -279,6 +291,7 @@ impl Shared {
                 let verdict = match &piece {
                     Piece::Opaque(_) => Verdict::Pass,
                     Piece::Frame(frame) => {
+                        self.requests.fetch_add(u32::from(frame.begins_request()), Ordering::SeqCst);
                         let verdict = messages.push(frame).map_or(Verdict::Pass, |txn| self.judge(txn));
                         if matches!(verdict, Verdict::Swallow | Verdict::Hold) {
                             connection.swallow.store(frame.stream(), Ordering::SeqCst);
@@ -309,6 +322,7 @@ impl Shared {
         let mut cutter = Cutter::of_server();
         let mut buffer = [0; 1 << 16];
         while let Some(bytes) = self.read(connection, &connection.server, &mut buffer) {
+            self.answered.fetch_add(bytes.len() as u64, Ordering::SeqCst);
             let fault = self.lock().fault;
             if let Fault::Delay(delay) = fault {
                 thread::sleep(delay);

@@ -25,6 +25,11 @@ impl Frame {
         matches!(self.0[3], DATA | HEADERS)
     }
 
+    /// True of the frame that begins a message of the client: a request of any kind.
+    pub(crate) fn begins_request(&self) -> bool {
+        self.0[3] == HEADERS
+    }
+
     /// The content of a DATA frame.
     fn data(&self) -> Option<&[u8]> {
         let body = &self.0[FRAME_HEADER..];

@@ -1,0 +1,60 @@
+//! What a call costs in round trips, counted on the wire: whole processes on a real etcd. Nothing here is timed.
+
+use serde_json::json;
+
+use crate::support::{
+    call::Call,
+    etcd::Etcd,
+    ground,
+    host::HostFile,
+    parts::{Part, Version, require},
+    proxy::Proxy,
+};
+
+/// The reads and the commits of one call.
+fn cost(proxy: &Proxy, call: &Call) -> (u32, u32) {
+    let commits =
+        || u32::try_from(proxy.transactions().iter().filter(|txn| txn.is_commit()).count()).unwrap();
+    let (requests, committed, connections) = (proxy.requests(), commits(), proxy.connections());
+    call.run().0.success();
+    assert_eq!(proxy.connections(), connections + 1);
+    let committed = commits() - committed;
+    (proxy.requests() - requests - committed, committed)
+}
+
+#[test]
+fn a_call_makes_no_more_round_trips_than_it_must() {
+    require!(Part::Etcd(Version::V34), Part::Etcd(Version::V36));
+    for version in Version::BOTH {
+        let etcd = Etcd::start(version);
+        let proxy = Proxy::to(etcd.address(0));
+        let direct = HostFile::on(&etcd);
+        let host = HostFile::on(&etcd).endpoints([proxy.url("http")]);
+        ground::register(&direct);
+        for (name, sticky) in [("web", "never"), ("db", "always")] {
+            let pool = json!({
+                "name": name, "networks": [name], "serves": ["*/*"], "sticky": sticky,
+                "ranges": [{ "subnet": if sticky == "always" { "10.1.0.0/24" } else { "10.2.0.0/24" } }],
+            });
+            ground::pool(&direct, pool);
+        }
+        let (web, db) = (
+            |call: Call, container: &str| call.network("web").pod("shop/web-x7k2p").container(container),
+            |call: Call, container: &str| call.network("db").pod("shop/db-0").container(container),
+        );
+        // What fits a lease that is there needs the documents of its pools, whose names the first read brings.
+        let calls = [
+            ("first ADD", web(Call::add(&host), "c1"), (2, 1)),
+            ("the same container's ADD again", web(Call::add(&host), "c1"), (2, 0)),
+            ("DEL", web(Call::del(&host), "c1"), (1, 1)),
+            ("DEL again", web(Call::del(&host), "c1"), (1, 0)),
+            ("first ADD of a sticky pod", db(Call::add(&host), "d1"), (2, 1)),
+            ("take-over of a bound lease", db(Call::add(&host), "d2"), (2, 1)),
+            ("DEL of a sticky pod", db(Call::del(&host), "d2"), (1, 1)),
+            ("take-over of a held lease", db(Call::add(&host), "d3"), (2, 1)),
+        ];
+        let costs: Vec<_> = calls.iter().map(|(what, call, _)| (*what, cost(&proxy, call))).collect();
+        let expected: Vec<_> = calls.iter().map(|(what, _, expected)| (*what, *expected)).collect();
+        assert_eq!(costs, expected, "reads and commits");
+    }
+}
