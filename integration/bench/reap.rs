@@ -1,130 +1,78 @@
 //! A pass of the reaper over 100 000 leases, of which 2 000 are dead: its own processor time and its memory.
 //!
 //! The store is a real etcd, filled as ADD fills it. The API server is a few lines here, since a real one would need a
-//! quarter of an hour to take so many pods; its pods are one of a real server, under so many names. `scripts/bench-reap`
-//! runs this on the release build.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may panic, and prints")]
+//! quarter of an hour to take so many pods; its pods are one of a real server, under so many names.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
-    net::{TcpListener, TcpStream},
-    process::{Child, Command, Stdio},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    process::Command,
     thread,
-    time::Duration,
 };
 
-use leasehold::{
-    domain::{
-        lease::{Binding, Lease, LeasedAddress, Seen, Stamp, Timestamp},
-        names::{BootId, ClusterName, ContainerId, DomainName, NodeName, PoolName, Uid},
-    },
-    store::{
-        Outcome, Store as _, Txn, changes,
-        etcd::{Endpoint, EtcdSettings, EtcdStore, TlsFiles},
-        keys,
-        record::{self, PoolDocument, RangeDocument},
-    },
-};
-use nix::sys::resource::{UsageWho, getrusage};
+use leasehold::domain::lease::{Lease, Seen};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+
+use super::{
+    measure::Bench,
+    report::{Row, Unit},
+    world::{self, Hand},
+};
+use crate::support::{
+    etcd::Etcd,
+    host::HostFile,
+    parts::{Version, leasehold},
+};
 
 const LEASES: u32 = 100_000;
 /// Each 50th pod is dead.
 const DEAD_EACH: u32 = 50;
 const NODES: u32 = 500;
-const KUBE_SYSTEM: &str = "0b5a2f6e-6f0f-4a58-9d4a-5d8f2f6f1a11";
+/// That of the registered cluster.
+const KUBE_SYSTEM: &str = "11111111-2222-3333-4444-555555555555";
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// etcd's limit of 128 operations in a transaction: a lease has three keys.
-const AT_ONCE: usize = 40;
 
-fn main() {
-    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
-    let Some(binary) = arguments.next() else {
-        println!("usage: cargo bench --bench reap -- BINARY [json]   (or scripts/bench-reap)");
-        return;
-    };
-    let folder = std::env::temp_dir().join(format!("leasehold-bench-reap-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let mut etcd = Etcd::start(&folder);
-    println!("filling an etcd with {LEASES} leases …");
-    let filled = Instant::now();
-    fill(&etcd.client);
-    println!("filled in {:.0} s", filled.elapsed().as_secs_f64());
-    // A server that speaks no protobuf, for a comparison.
-    let api = serve(arguments.next().as_deref() == Some("json"));
-    let config = folder.join("kubeconfig");
+pub(crate) fn reap(bench: &Bench) -> Vec<Row> {
+    pass(bench, ["reap-cpu", "reap-memory"], "", false)
+}
+
+/// The same with an API server that speaks no protobuf, for a comparison.
+pub(crate) fn reap_json(bench: &Bench) -> Vec<Row> {
+    pass(bench, ["reap-json-cpu", "reap-json-memory"], " (an API of JSON alone)", true)
+}
+
+fn pass(bench: &Bench, names: [&'static str; 2], of: &str, json_alone: bool) -> Vec<Row> {
+    let etcd = Etcd::start(Version::V36);
+    let host = HostFile::on(&etcd);
+    world::register(&[&host]);
+    world::pool(&host, "lan100", &json!([{ "subnet": "10.0.0.0/8" }]));
+    Hand::on(&host).bind((0..LEASES).map(lease));
+    let api = serve(json_alone);
+    let config = host.folder().join("kubeconfig");
     let text = format!(
         r#"{{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{{"name":"x","context":{{"cluster":"c","user":"u"}}}}],"clusters":[{{"name":"c","cluster":{{"server":"http://{api}"}}}}],"users":[{{"name":"u","user":{{}}}}]}}"#
     );
     std::fs::write(&config, text).unwrap();
 
-    let before = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
-    let began = Instant::now();
-    let output = Command::new(&binary)
-        .args([
-            "--endpoints",
-            &etcd.client,
-            "--cluster",
-            "prod",
-            "reap",
-            "-o",
-            "name",
-            "--no-events",
-            "--kubeconfig",
-        ])
+    let output = Command::new(&bench.bare)
+        .env_clear()
+        .env("LEASEHOLD_CONFIG", host.path())
+        .arg("cost")
+        .arg(leasehold())
+        .args(["reap", "-o", "name", "--no-events", "--kubeconfig"])
         .arg(&config)
-        .env_remove("CNI_COMMAND")
-        .stderr(Stdio::inherit())
         .output()
         .unwrap();
-    let wall = began.elapsed();
-    let after = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
-    let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1_000_000.0;
-    let own = seconds(after.user_time()) - seconds(before.user_time()) + seconds(after.system_time())
-        - seconds(before.system_time());
-    let given = output.stdout.lines().count();
-    println!("{:<34} {:>10} {:>10}", "", "measured", "goal");
-    println!("{:<34} {:>10} {:>10}", "leases given back", given, LEASES / DEAD_EACH);
-    println!("{:<34} {:>9.2}s {:>10}", "processor time of the reaper", own, "5s");
-    println!(
-        "{:<34} {:>6.0} MiB {:>10}",
-        "most memory of the reaper",
-        after.max_rss() as f64 / 1024.0,
-        "150 MiB"
-    );
-    println!("{:<34} {:>9.1}s {:>10}", "wall, store and API on this machine", wall.as_secs_f64(), "-");
-    etcd.process.kill().unwrap();
-    etcd.process.wait().unwrap();
-    std::fs::remove_dir_all(&folder).unwrap();
-    assert!(output.status.success(), "{}", output.status);
-    let goal = given == (LEASES / DEAD_EACH) as usize && own <= 5.0 && after.max_rss() <= 150 * 1024;
-    assert!(goal, "a goal was missed");
-}
-
-struct Etcd {
-    process: Child,
-    client: String,
-}
-
-impl Etcd {
-    fn start(folder: &std::path::Path) -> Self {
-        let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let client = format!("http://127.0.0.1:{}", port());
-        let peer = format!("http://127.0.0.1:{}", port());
-        let log = std::fs::File::create(folder.join("etcd.log")).unwrap();
-        let process = Command::new("etcd")
-            .arg("--data-dir")
-            .arg(folder.join("etcd"))
-            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("default={peer}"), "--unsafe-no-fsync"])
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Self { process, client }
-    }
+    let cost = world::cost(&output);
+    let given = output.stdout.iter().filter(|byte| **byte == b'\n').count();
+    assert_eq!(given, (LEASES / DEAD_EACH) as usize, "given back");
+    let figures = format!("{:.1} s wall, with store and API on this machine", cost.wall);
+    let work = format!("reap of 100 000 leases, 2 000 dead{of}: processor time");
+    vec![
+        Row::new(names[0], &work, Unit::Seconds, 5.0, cost.cpu, figures),
+        Row::new(names[1], &format!("the same{of}: most memory"), Unit::Mib, 150.0, cost.mib, String::new()),
+    ]
 }
 
 fn namespace(number: u32) -> String {
@@ -147,81 +95,14 @@ fn node(number: u32) -> String {
     format!("node-{:03}.example.net", number % NODES)
 }
 
-fn fill(client: &str) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let settings = EtcdSettings {
-            endpoints: vec![Endpoint::parse(client).unwrap()],
-            prefix: "/leasehold".into(),
-            tls: TlsFiles::default(),
-            login: None,
-        };
-        let store = EtcdStore::open(settings).unwrap();
-        let cluster = record::Cluster { uid: Uid::new(KUBE_SYSTEM).unwrap(), last_reap: None };
-        let prod = ClusterName::new("prod").unwrap();
-        let mut first = Txn::default();
-        let put = leasehold::store::Write::Put;
-        first.writes.push(put(keys::cluster(&prod), record::encode_cluster(&cluster, None)));
-        let pool = PoolDocument {
-            name: "big".into(),
-            networks: vec!["lan100".into()],
-            serves: vec!["*/*".into()],
-            ranges: vec![RangeDocument { subnet: "10.0.0.0/8".into(), ..RangeDocument::default() }],
-            ..PoolDocument::default()
-        };
-        let big = PoolName::new("big").unwrap();
-        first.writes.push(put(keys::pool(&big), record::encode_pool(&pool)));
-        until_answered(&store, &first).await;
-        for from in (0..LEASES).step_by(AT_ONCE) {
-            let mut together = Txn::default();
-            for number in from..(from + u32::try_from(AT_ONCE).unwrap()).min(LEASES) {
-                let lease = lease(number, &big);
-                let take = changes::Take { address: lease.addresses[0].clone(), released: None };
-                together.writes.extend(changes::bind_new(&lease, &[take], &[]).writes);
-            }
-            until_answered(&store, &together).await;
-        }
-    });
-}
-
-async fn until_answered(store: &EtcdStore, txn: &Txn) {
-    for _ in 0..100 {
-        match store.commit(txn).await {
-            Ok(Outcome::Applied(_)) => return,
-            Ok(Outcome::Conflict(_)) => panic!("nothing was compared"),
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-        }
-    }
-    panic!("the store does not answer");
-}
-
-fn lease(number: u32, pool: &PoolName) -> Lease {
-    let at = Timestamp(1_700_000_000_000);
-    let path = format!("prod/{}/{}/lan100/eth0", namespace(number), name(number));
-    let address = std::net::Ipv4Addr::from(0x0a01_0000 + number);
-    Lease {
-        id: keys::parse_lease_path(&path).unwrap(),
-        addresses: vec![LeasedAddress {
-            address: address.into(),
-            domain: DomainName::new("default").unwrap(),
-            pool: Some(pool.clone()),
-        }],
-        binding: Binding::Bound(Stamp {
-            container: ContainerId::new(format!("{number:064x}")).unwrap(),
-            node: NodeName::new(node(number)).unwrap(),
-            uid: Some(Uid::new(format!("6f1c2b7e-1d5f-4c35-9a57-{number:012x}")).unwrap()),
-            boot: Some(BootId::new(format!("0b9d4f3e-52a1-4c9e-8f57-{:012x}", number % NODES)).unwrap()),
-            boot_clock: u64::from(number),
-            at,
-        }),
-        since: at,
-        created: at,
-        sticky: false,
-        reserved: false,
-        unconfirmed: false,
-        // A pass has missed the dead ones already.
-        seen: number.is_multiple_of(DEAD_EACH).then_some(Seen { missed: Some(at), ..Seen::default() }),
-    }
+fn lease(number: u32) -> Lease {
+    let address = Ipv4Addr::from(0x0a01_0000 + number).into();
+    let pod = format!("{}/{}", namespace(number), name(number));
+    let mut lease = world::lease("lan100", address, &pod, &node(number));
+    // A pass has missed the dead ones already.
+    lease.seen =
+        number.is_multiple_of(DEAD_EACH).then_some(Seen { missed: Some(lease.created), ..Seen::default() });
+    lease
 }
 
 /// Serves the API on a thread for each connection; gives its address.

@@ -8,9 +8,10 @@ use std::{collections::BTreeMap, env, fs, fs::File, panic::catch_unwind, path::P
 
 use serde_json::{Value, json};
 
-use super::{bound, crowd::crowd, journal, one};
+use super::{bound, journal, one};
 use crate::support::{
     call::{Call, Cli},
+    crowd::crowd,
     ground,
     host::HostFile,
     parts::{Part, Version, require},

@@ -14,6 +14,7 @@ use super::{bound, pool_of};
 use crate::support::{
     call::{Answer, Call},
     chance::Chance,
+    crowd::crowd,
     etcd::Etcd,
     ground,
     host::HostFile,
@@ -26,26 +27,6 @@ fn ground_of(version: Version, size: u32) -> (Etcd, HostFile) {
     let host = HostFile::on(&etcd).with("deadlines", serde_json::json!({ "add": "60s", "del": "50s" }));
     pool_of(&host, size);
     (etcd, host)
-}
-
-/// Runs `count` jobs, `at_once` at a time.
-pub(super) fn crowd<T: Send>(at_once: usize, count: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let (next, done) = (AtomicU32::new(0), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed) as usize;
-                    if number >= count {
-                        return;
-                    }
-                    let result = job(number);
-                    done.lock().unwrap().push(result);
-                }
-            });
-        }
-    });
-    done.into_inner().unwrap()
 }
 
 fn address(answer: &Answer) -> String {

@@ -180,27 +180,27 @@ impl Call {
 
     /// Starts it and does not wait.
     pub(crate) fn start(&self) -> Running {
-        Running::start(&mut self.build(), &self.input())
+        let (mut command, input) = self.command_line();
+        Running::start(command.current_dir("/"), &input)
     }
 
     /// Starts it for a caller who goes away before the answer.
     pub(crate) fn start_deaf(&self) -> Running {
-        Running::start_deaf(&mut self.build(), &self.input())
+        let (mut command, input) = self.command_line();
+        Running::start_deaf(command.current_dir("/"), &input)
     }
 
-    fn input(&self) -> Vec<u8> {
-        self.stdin.clone().unwrap_or_else(|| Value::from(self.document.clone()).to_string().into_bytes())
-    }
-
-    fn build(&self) -> Command {
+    /// The command that is run, and its standard input.
+    pub(crate) fn command_line(&self) -> (Command, Vec<u8>) {
         let mut words = self.under.iter().map(OsString::as_os_str).chain([self.program.as_os_str()]);
         let mut command = Command::new(words.next().unwrap());
-        command.args(words).env_clear().current_dir("/").envs(&self.environment);
+        command.args(words).env_clear().envs(&self.environment);
         if !self.arguments.is_empty() && !self.environment.contains_key("CNI_ARGS") {
             let pairs: Vec<_> = self.arguments.iter().map(|(key, value)| format!("{key}={value}")).collect();
             command.env("CNI_ARGS", pairs.join(";"));
         }
-        command
+        let document = || Value::from(self.document.clone()).to_string().into_bytes();
+        (command, self.stdin.clone().unwrap_or_else(document))
     }
 }
 

@@ -4,6 +4,7 @@
 pub(crate) mod apiserver;
 pub(crate) mod call;
 pub(crate) mod chance;
+pub(crate) mod crowd;
 pub(crate) mod door;
 pub(crate) mod etcd;
 pub(crate) mod folder;

@@ -143,7 +143,7 @@ pub(crate) fn leasehold() -> PathBuf {
 }
 
 /// What `scripts/parts` built, and where it puts it.
-fn built(part: &str) -> PathBuf {
+pub(crate) fn built(part: &str) -> PathBuf {
     let parts = env::var_os("LEASEHOLD_PARTS").map(PathBuf::from).unwrap_or_else(|| {
         let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
         let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache");

@@ -421,7 +421,11 @@ mod tests {
                 otherwise: vec!["get /a".into()],
             };
             assert_eq!(proxy.transactions(), [txn.clone(), txn]);
-            assert_eq!(proxy.connections(), 3);
+            assert_eq!((proxy.connections(), proxy.requests()), (3, 3));
+            let before = proxy.answered();
+            etcd.put("/a", &"x".repeat(10_000));
+            ctl(&["get", "/a"], "").success();
+            assert!((10_000..11_000).contains(&(proxy.answered() - before)), "{before}");
         }
     }
 
