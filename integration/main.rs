@@ -23,7 +23,6 @@ mod plugins;
 mod pods_api;
 mod reap;
 mod round_trips;
-mod sim;
 mod store_etcd;
 mod strangers;
 mod support;

@@ -28,7 +28,7 @@ use super::{
     oracle::Mirror,
     way::{EPOCH, Flight, HostClock, Op},
 };
-use crate::ops::world::ADD_DEADLINE;
+use crate::world::ADD_DEADLINE;
 
 /// A sandbox whose DEL has come still answers for so long: macvlan calls it before the link is removed.
 const LINGER_MS: i64 = 2_000;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use leasehold::store::record::{PoolDocument, RetentionDocument};
 
-use crate::ops::world::{Dice, pool};
+use crate::world::{Dice, pool};
 
 /// The nodes.
 pub(crate) const NODES: usize = 3;

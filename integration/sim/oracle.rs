@@ -32,7 +32,7 @@ use super::{
     history::{Lie, NODES, ORDINALS},
     way::{Op, Role},
 };
-use crate::ops::world::{ADD_DEADLINE, futures_now};
+use crate::world::{ADD_DEADLINE, futures_now};
 
 /// `--lost-after` and `--finished-after`.
 const LOST_AFTER_MS: i64 = 30_000;

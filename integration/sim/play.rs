@@ -35,7 +35,7 @@ use super::{
     history::{Action, Edit, Fate, History, Lie, NODES, ORDINALS, PODS, SLOTS},
     way::{Op, Role, Way},
 };
-use crate::ops::world::{ADD_DEADLINE, faults, holder};
+use crate::world::{ADD_DEADLINE, faults, holder};
 
 const DEL_DEADLINE: Duration = Duration::from_secs(5);
 /// As `ops::replay`: an entry that ended nothing stays so long.

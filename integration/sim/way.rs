@@ -215,7 +215,7 @@ impl Store for Way {
             return Err(not_reached());
         }
         let state = self.state();
-        crate::ops::world::futures_now(state.store.read(reads, at))
+        crate::world::futures_now(state.store.read(reads, at))
     }
 
     async fn commit(&self, txn: &Txn) -> Result<Outcome, StoreError> {

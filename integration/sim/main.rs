@@ -2,18 +2,24 @@
 //! call may fail, wait, or be answered by nobody, each process may die, and each message may arrive after its sender is gone.
 //!
 //! What runs is what ships: `ops`, `reaper`, `admin` and `domain` on a store in memory. What is true (which sandbox runs where,
-//! with which address) is known here alone, and [`oracle`] holds the store against it after each commit.
+//! with which address) is known here alone, and [`oracle`] holds the store against it after each commit. It is a program of
+//! its own, since it is optimised and built often: `scripts/mutations` builds it for each fault.
 //!
 //! ```text
 //! scripts/simulate 1000000               a million histories
 //! LEASEHOLD_SIM_REPLAY=17:3,5!,9 …       one again, with its story: of seed 17 these actions, `!` without their faults
 //! ```
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 mod cluster;
 mod history;
 mod oracle;
 mod play;
 mod way;
+#[path = "../ops/world.rs"]
+#[expect(dead_code, reason = "the tests of the operations use more of it")]
+mod world;
 
 use std::{
     sync::{
