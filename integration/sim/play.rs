@@ -721,7 +721,8 @@ impl<'h> Player<'h> {
                     drop(state);
                     return self.run_add(index, fates, false);
                 }
-                None if slot >= PODS && !starting.is_empty() => return,
+                // Its name is its life, and CNI has one call at a time for a container.
+                None if slot >= PODS && self.is_called(&state, &holder) => return,
                 None => {}
             }
             for index in starting {
@@ -736,6 +737,13 @@ impl<'h> Player<'h> {
             state.start(slot, holder, uid, node)
         };
         self.run_add(index, fates, undone);
+    }
+
+    /// Does a process still work on a sandbox of this holder?
+    fn is_called(&self, state: &State, holder: &Holder) -> bool {
+        let own = |index: usize| state.sandboxes[index].holder == *holder;
+        self.tasks.iter().any(|task| task.op.sandbox.is_some_and(own))
+            || state.sandboxes.iter().any(|s| s.holder == *holder && s.stage == Stage::Starting)
     }
 
     fn add_old(&mut self, slot: usize, fates: &[(u8, Fate)]) {
