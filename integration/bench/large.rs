@@ -47,10 +47,14 @@ impl Place<'_> {
 
     fn add_and_forget(&self, number: usize) -> Duration {
         let ran = run(&self.add(number)).success();
+        self.end(number, ran.address());
+        ran.took
+    }
+
+    fn end(&self, number: usize, address: IpAddr) {
         let del = Call::del(self.host).network(self.network).pod(&format!("shop/web-{number}"));
         run(&del.container(&format!("c{number}"))).success();
-        self.hand.forget(ran.address());
-        ran.took
+        self.hand.forget(address);
     }
 }
 
@@ -67,6 +71,22 @@ fn turns<const N: usize>(bench: &Bench, places: [&Place<'_>; N]) -> [Times; N] {
     times
 }
 
+/// What an ADD sends and gets, on average: counted apart from the timed ones, since the proxy costs time.
+fn on_the_wire(bench: &Bench, etcd: &Etcd, place: &Place<'_>) -> String {
+    let proxy = Proxy::to(etcd.address(0));
+    let host = HostFile::on(etcd).endpoints([proxy.url("http")]);
+    let (count, mut requests, mut bytes) = (bench.runs.min(20), 0, 0);
+    for number in 0..count {
+        let before = (proxy.requests(), proxy.answered());
+        let ran = run(&Place { host: &host, ..*place }.add(number)).success();
+        requests += proxy.requests() - before.0;
+        bytes += proxy.answered() - before.1;
+        place.end(number, ran.address());
+    }
+    let mean = |sum: f64| sum / count as f64;
+    format!("{:.1} requests, {:.1} KiB", mean(f64::from(requests)), mean(bytes as f64 / 1024.0))
+}
+
 pub(crate) fn large(bench: &Bench) -> Vec<Row> {
     // What is empty is on an etcd that is empty, too.
     let (small, big) =
@@ -80,27 +100,29 @@ pub(crate) fn large(bench: &Bench) -> Vec<Row> {
     let n28 = Place { host: &on_small, hand: &in_small, network: "n28" };
     let n64 = Place { network: "n64", ..n28 };
     let n16 = Place { host: &on_big, hand: &in_big, network: "n16" };
+    let ratio = |name, work, goal, (etcd, place): (&Etcd, &Place<'_>), ours: &Times, theirs: &Times| {
+        let mut row = Row::ratio(name, work, goal, ours, theirs);
+        row.figures +=
+            &format!("; {} ÷ {}", on_the_wire(bench, etcd, place), on_the_wire(bench, &small, &n28));
+        row
+    };
 
     let addresses = shuffled();
     in_big.bind(others(&addresses[..MANY]));
     let [empty, wide, many] = turns(bench, [&n28, &n64, &n16]);
-    let mut rows = vec![
-        Row::ratio("many", "ADD in a /16 with 65 000 leases ÷ ADD in an empty /28", 1.2, &many, &empty),
-        Row::ratio("wide", "ADD in a /64 ÷ ADD in an empty /28", 1.2, &wide, &empty),
+    let work = "ADD in a /16 with 65 000 leases ÷ ADD in an empty /28";
+    let mut rows = vec![ratio("many", work, 1.2, (&big, &n16), &many, &empty)];
+    let last = [
+        ratio("wide", "ADD in a /64 ÷ ADD in an empty /28", 1.2, (&small, &n64), &wide, &empty),
         list(bench, &on_big),
     ];
+
     in_big.bind(others(&addresses[MANY..NEARLY_ALL]));
     let [empty, nearly] = turns(bench, [&n28, &n16]);
-    rows.insert(
-        1,
-        Row::ratio(
-            "nearly-all",
-            "ADD in a /16 that is 99.9 % full ÷ ADD in an empty /28",
-            2.0,
-            &nearly,
-            &empty,
-        ),
-    );
+    let work = "ADD in a /16 that is 99.9 % full ÷ ADD in an empty /28";
+    rows.push(ratio("nearly-all", work, 2.0, (&big, &n16), &nearly, &empty));
+    rows.extend(last);
+
     in_big.bind(others(&addresses[NEARLY_ALL..]));
     rows.push(bytes(bench, &big));
     rows.push(bystander(&big, &n16));
