@@ -104,8 +104,8 @@ pub(crate) fn crowds(bench: &Bench) -> Vec<Row> {
                 exact.push(took);
                 ended_exact.push(Ended::of(&all, &tight, count));
             }
-            2 => bare.push(bare_transactions(bench, &etcd, round)),
-            _ => local.push(host_local_alone(bench, &nodes, &folder.path().join(&wide), round)),
+            2 => bare.push(bare_transactions(bench, &etcd, &wide, (AT_ONCE, count))),
+            _ => local.push(host_local_alone(&nodes, &folder.path().join(&wide), round, (AT_ONCE, count))),
         });
     }
     let missing = |ended: &[Ended]| ended.iter().map(|end| count - end.leased).sum::<usize>() as f64;
@@ -163,22 +163,34 @@ fn bare<const N: usize>(bench: &Bench, words: [&str; N]) -> Command {
     command
 }
 
-fn bare_transactions(bench: &Bench, etcd: &Etcd, round: usize) -> Duration {
-    let (took, all) = together(AT_ONCE, bench.callers, |number| {
-        let key = format!("{round}-{number}");
+/// So many transactions, so many at a time.
+pub(crate) fn bare_transactions(
+    bench: &Bench,
+    etcd: &Etcd,
+    name: &str,
+    (at_once, count): (usize, usize),
+) -> Duration {
+    let (took, all) = together(at_once, count, |number| {
+        let key = format!("{name}-{number}");
         (bare(bench, ["txn", &etcd.endpoint(0), &key]), b"{}".into())
     });
     all.into_iter().for_each(|ran| drop(ran.success()));
     took
 }
 
-fn host_local_alone(bench: &Bench, nodes: &Nodes, folder: &Path, round: usize) -> Duration {
+/// So many ADDs by host-local on as many addresses, so many at a time.
+pub(crate) fn host_local_alone(
+    nodes: &Nodes,
+    folder: &Path,
+    second: usize,
+    (at_once, count): (usize, usize),
+) -> Duration {
     // It leaves out the first address, which it takes for the gateway.
-    let (start, end) = ends(round, bench.callers + 1);
-    let (took, all) = together(AT_ONCE, bench.callers, |number| {
+    let (start, end) = ends(second, count + 1);
+    let (took, all) = together(at_once, count, |number| {
         let call =
             Call::add(nodes.first()).pod(&format!("shop/web-{number}")).container(&format!("c{number}"));
-        host_local(call, folder, &format!("10.{round}.0.0/16"), Some((&start, &end))).command_line()
+        host_local(call, folder, &format!("10.{second}.0.0/16"), Some((&start, &end))).command_line()
     });
     all.into_iter().for_each(|ran| drop(ran.success()));
     took

@@ -120,7 +120,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
 }
 
 /// The same as a page, with what it was measured on.
-pub(crate) fn markdown(facts: &[(String, String)], rows: &[Row]) -> String {
+fn markdown(facts: &[(String, String)], rows: &[Row]) -> String {
     let mut text =
         String::from("# How fast it is\n\nWritten by `scripts/bench`, which says what each row is.\n\n");
     for (name, value) in facts {
@@ -148,10 +148,16 @@ fn document(facts: &[(String, String)], rows: &[Row]) -> Value {
     json!({ "machine": facts, "rows": rows })
 }
 
-/// Leaves `bench.json` and `bench.md` in this folder.
+/// Leaves `bench.json` and `bench.md` in this folder, where the pictures are.
 pub(crate) fn write(folder: &Path, facts: &[(String, String)], rows: &[Row]) {
     std::fs::create_dir_all(folder).unwrap();
     let json = serde_json::to_string_pretty(&document(facts, rows)).unwrap();
     std::fs::write(folder.join("bench.json"), json + "\n").unwrap();
-    std::fs::write(folder.join("bench.md"), markdown(facts, rows)).unwrap();
+    let mut page = markdown(facts, rows);
+    for picture in ["growth-held.svg", "growth-callers.svg"] {
+        if folder.join(picture).exists() {
+            write!(page, "\n![How the time of an ADD grows]({picture})\n").unwrap();
+        }
+    }
+    std::fs::write(folder.join("bench.md"), page).unwrap();
 }

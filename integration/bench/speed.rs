@@ -6,9 +6,11 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may panic, and prints")]
 
 mod crowds;
+mod growth;
 mod large;
 mod machine;
 mod measure;
+mod plot;
 mod reap;
 mod report;
 mod single;
@@ -95,6 +97,10 @@ fn main() -> ExitCode {
     let facts = machine::facts(&bench, before);
     print!("{}", report::table(&rows));
     if let Some(folder) = folder {
+        if filters.is_empty() || filters.iter().any(|filter| filter == "growth") {
+            process::report("drawing how it grows …");
+            growth::draw(&bench, &folder);
+        }
         report::write(&folder, &facts, &rows);
     }
     let missed = rows.iter().filter(|row| row.is_met() != Some(true)).count();
