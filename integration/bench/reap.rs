@@ -10,7 +10,10 @@ use std::{
     thread,
 };
 
-use leasehold::domain::lease::{Lease, Seen};
+use leasehold::domain::{
+    lease::{Binding, Lease, Seen},
+    names::Uid,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -95,10 +98,17 @@ fn node(number: u32) -> String {
     format!("node-{:03}.example.net", number % NODES)
 }
 
+fn uid(number: u32) -> String {
+    format!("6f1c2b7e-1d5f-4c35-9a57-{number:012x}")
+}
+
 fn lease(number: u32) -> Lease {
     let address = Ipv4Addr::from(0x0a01_0000 + number).into();
     let pod = format!("{}/{}", namespace(number), name(number));
     let mut lease = world::lease("lan100", address, &pod, &node(number));
+    if let Binding::Bound(stamp) = &mut lease.binding {
+        stamp.uid = Some(Uid::new(uid(number)).unwrap());
+    }
     // A pass has missed the dead ones already.
     lease.seen =
         number.is_multiple_of(DEAD_EACH).then_some(Seen { missed: Some(lease.created), ..Seen::default() });
@@ -231,7 +241,7 @@ fn pod(template: &[u8], number: u32) -> Vec<u8> {
         ("shop-00", namespace(number)),
         ("web-7d9c4f6b5d-bbbbb", name(number)),
         ("node-000.example.net", node(number)),
-        ("00000000-0000-0000-0000-000000000000", format!("6f1c2b7e-1d5f-4c35-9a57-{number:012x}")),
+        ("00000000-0000-0000-0000-000000000000", uid(number)),
     ] {
         let at = pod.windows(old.len()).position(|part| part == old.as_bytes()).unwrap();
         pod[at..at + old.len()].copy_from_slice(new.as_bytes());
