@@ -415,13 +415,22 @@ fn a_member_that_freezes_after_the_read_costs_one_attempt() {
 fn a_member_that_was_silent_once_gets_no_commit_unasked() {
     require!(Part::Etcd(Version::V36));
     let etcd = Etcd::start(Version::V36);
-    let [first, second, third] = [(); 3].map(|()| Proxy::to(etcd.address(0)));
-    let store = open(&[first.url("http"), second.url("http"), third.url("http")]);
+    let proxies = || [(); 3].map(|()| Proxy::to(etcd.address(0)));
     block(async {
-        store.read(&[Read::Get(key("a"))], None).await.unwrap();
-        first.set(Fault::BlackHole);
-        store.read(&[Read::Get(key("a"))], None).await.unwrap();
-        assert_eq!((first.connections(), second.connections(), third.connections()), (1, 1, 0));
+        // On a busy machine the second is so slow at times that the third is asked, too: then again.
+        let mut tries = 0;
+        let ([_first, second, _third], store) = loop {
+            let [first, second, third] = proxies();
+            let store = open(&[first.url("http"), second.url("http"), third.url("http")]);
+            store.read(&[Read::Get(key("a"))], None).await.unwrap();
+            first.set(Fault::BlackHole);
+            store.read(&[Read::Get(key("a"))], None).await.unwrap();
+            match (first.connections(), second.connections(), third.connections()) {
+                (1, 1, 0) => break ([first, second, third], store),
+                other => assert!(tries < 10, "{other:?}"),
+            }
+            tries += 1;
+        };
         second.set(Fault::Refuse);
         let begun = Instant::now();
         let mut outcome = store.commit(&writes(vec![put("a", "1")])).await;
