@@ -181,9 +181,10 @@ impl Machine {
         self.start("kubelet", &[&kubelet, config[0], config[1], &name, &address]);
     }
 
-    /// SIGKILL to `containerd` or `kubelet`. Containers go on.
+    /// SIGKILL to `containerd` or `kubelet`. Containers go on, and nothing starts it again.
     pub(super) fn kill(&self, service: &str) {
-        self.run("/bin/sh", &["-c", &format!("kill -KILL $(cat /run/{service}.pid)")]).success();
+        let script = "kill -KILL $(cat /run/$1.keeper) $(cat /run/$1.pid)";
+        self.run("/bin/sh", &["-c", script, "sh", service]).success();
     }
 
     /// A program that will run on the node.
@@ -251,8 +252,17 @@ impl Machine {
         children.split_whitespace().next()?.parse().ok()
     }
 
+    /// A service that is started again when it ends by itself, as a kubelet does that finds its runtime not ready.
     fn start(&self, service: &str, words: &[&str]) {
-        let script = r#"echo $$ >"/run/$1.pid"; log=/var/log/$1.log; shift; exec "$@" >>"$log" 2>&1"#;
+        let script = r#"
+            service=$1; shift
+            echo $$ >/run/$service.keeper
+            while :; do
+              "$@" >>/var/log/$service.log 2>&1 & echo $! >/run/$service.pid
+              wait $!
+              sleep 1
+            done
+        "#;
         let mut command = self.command("/bin/sh");
         command.args(["-c", script, "sh", service]).args(words);
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
