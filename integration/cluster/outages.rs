@@ -60,8 +60,8 @@ fn a_minute_without_a_kubelet_costs_no_address() {
         return;
     }
     alone("kubelet", |scene| {
-        // Who is deleted there goes on answering, and nobody else gets the address: it is set aside for ten minutes.
-        let before = twenty(scene, 24);
+        // Who is deleted there goes on answering, and nobody else gets the address until he is gone.
+        let before = twenty(scene, 20);
         let machine = scene.site.machine("node1");
         let minute = Instant::now();
         machine.kill("kubelet");

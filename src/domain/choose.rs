@@ -13,6 +13,9 @@ use super::{
 pub const WINDOW: u128 = 128;
 /// A declined address is offered again after this, last, and probed: strangers leave, too.
 pub const DECLINED_FOR_MS: i64 = 10 * 60 * 1000;
+/// The same, where the last sandbox was never DELed: it is no stranger who answers, but most likely that sandbox, and
+/// its node ends it as soon as it is heard again.
+pub const DECLINED_UNCONFIRMED_FOR_MS: i64 = 60 * 1000;
 
 /// A released key as it was read.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -97,7 +100,8 @@ impl Chooser<'_> {
     fn ready_in(&self, free: &FreeOnce) -> Option<i64> {
         if let Some(declined) = &free.released.declined {
             let age = self.now.since(declined.at);
-            return Some((DECLINED_FOR_MS - age.max(0)).max(0));
+            let aside = if free.released.unconfirmed { DECLINED_UNCONFIRMED_FOR_MS } else { DECLINED_FOR_MS };
+            return Some((aside - age.max(0)).max(0));
         }
         if free.waited {
             return Some(0);
@@ -259,7 +263,16 @@ mod tests {
         );
         case(&window(&[10, 11], &[(12, doubtful), (13, old)]), take(13, Some(9), false));
         case(&window(&[10, 11], &[(12, declined.clone()), (13, fresh(3))]), take(12, Some(2), true));
-        declined.released.declined = Some(Declined { mac: "m".into(), at: Timestamp(9_000) });
+        let aside = |at| Some(Declined { mac: "m".into(), at: Timestamp(at) });
+        declined.released.declined = aside(10_000 - DECLINED_UNCONFIRMED_FOR_MS);
+        let mut sandbox = declined.clone();
+        sandbox.released.unconfirmed = true;
+        case(&window(&[10, 11], &[(12, sandbox.clone()), (13, fresh(3))]), take(12, Some(2), true));
+        sandbox.released.declined = aside(10_001 - DECLINED_UNCONFIRMED_FOR_MS);
+        case(
+            &window(&[10, 11, 13], &[(12, sandbox)]),
+            Choice::Cooling { ready_in_ms: 1, count: 1, future: None },
+        );
         case(
             &window(&[10, 11], &[(12, declined), (13, fresh(3))]),
             Choice::Cooling { ready_in_ms: 4_000, count: 2, future: None },
