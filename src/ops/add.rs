@@ -316,6 +316,11 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
                     return Err(Refusal::ReservedUnfit { address: lease.value.addresses[0].address, reason });
                 }
                 self.refuse_wrong_node(view, &lease.value)?;
+                if self.is_elsewhere(&lease.value) {
+                    // None of its addresses is taken; but its pod may live there, and is not to lose them.
+                    let own = self.source_of(view, &lease.value).ok();
+                    self.probe_own(view, own.as_ref().unwrap_or(&sources[0]), lease).await?;
+                }
                 self.ctx.log.note(&format!("{} gets a new address: {reason}", self.id));
                 self.choose(view, &sources, Some(lease)).await
             }
@@ -451,10 +456,13 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         }
     }
 
+    fn is_elsewhere(&self, lease: &Lease) -> bool {
+        lease.bound().is_some_and(|stamp| stamp.node != self.ctx.node.node)
+    }
+
     /// Asks the wire about the pod's own addresses where somebody may still answer on them.
     async fn probe_own(&self, view: &View, source: &Source, lease: &Stored<Lease>) -> Result<(), Refusal> {
-        let elsewhere = lease.value.bound().is_some_and(|stamp| stamp.node != self.ctx.node.node);
-        let doubtful = elsewhere || lease.value.unconfirmed || view.frozen.is_some();
+        let doubtful = self.is_elsewhere(&lease.value) || lease.value.unconfirmed || view.frozen.is_some();
         if !doubtful || source.probe == ProbeRule::Never {
             return Ok(());
         }
