@@ -106,41 +106,71 @@ impl Entry {
     }
 }
 
+/// What a replay needs of a journal.
+pub trait Entries {
+    /// An entry that one process works on; others do not get it meanwhile.
+    type Held: Held;
+
+    /// The files of all entries, oldest first.
+    ///
+    /// # Errors
+    /// The file system's; a folder that does not exist holds nothing.
+    fn list(&self) -> io::Result<Vec<PathBuf>>;
+
+    /// Locks one entry. `None`: it is gone, or somebody else works on it.
+    ///
+    /// # Errors
+    /// The file system's.
+    fn lock(&self, path: &Path) -> io::Result<Option<Self::Held>>;
+
+    /// Is there nothing to be told?
+    fn is_empty(&self) -> bool {
+        self.list().is_ok_and(|files| files.is_empty())
+    }
+}
+
+/// An entry of [`Entries`] that this process works on.
+pub trait Held {
+    /// What it says; `None`: it cannot be read.
+    fn entry(&self) -> Option<&Entry>;
+
+    /// How long ago it was written.
+    fn age(&self) -> Duration;
+
+    /// It is done.
+    ///
+    /// # Errors
+    /// The file system's.
+    fn remove(self) -> io::Result<()>;
+}
+
 /// The journal of a node: a folder.
 #[derive(Clone, Debug)]
 pub struct Journal {
     folder: PathBuf,
 }
 
-/// An entry that this process works on.
+/// The file of an entry that this process works on.
 #[derive(Debug)]
 pub struct Locked {
-    /// What it says; `None`: it cannot be read.
-    pub entry: Option<Entry>,
+    entry: Option<Entry>,
     path: PathBuf,
     lock: File,
 }
 
-impl Locked {
-    /// It is done.
-    ///
-    /// # Errors
-    /// The file system's.
-    pub fn remove(self) -> io::Result<()> {
-        fs::remove_file(&self.path)
+impl Held for Locked {
+    fn entry(&self) -> Option<&Entry> {
+        self.entry.as_ref()
     }
 
-    /// How long ago it was written. One of the future is as old as can be: the clock was set back.
-    #[must_use]
-    pub fn age(&self) -> Duration {
+    /// One of the future is as old as can be: the clock was set back.
+    fn age(&self) -> Duration {
         let written = self.lock.metadata().and_then(|meta| meta.modified());
         written.ok().and_then(|written| written.elapsed().ok()).unwrap_or(Duration::MAX)
     }
 
-    /// Its file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+    fn remove(self) -> io::Result<()> {
+        fs::remove_file(&self.path)
     }
 }
 
@@ -177,53 +207,6 @@ impl Journal {
         replace(&path, entry.text().as_bytes(), true)
     }
 
-    /// The files of all entries, oldest first.
-    ///
-    /// # Errors
-    /// The file system's; a folder that does not exist holds nothing.
-    pub fn list(&self) -> io::Result<Vec<PathBuf>> {
-        let entries = match fs::read_dir(&self.folder) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let mut files = Vec::new();
-        for entry in entries {
-            let entry = entry?;
-            let path = entry.path();
-            if path.extension().is_some_and(|extension| extension == "json") {
-                let written =
-                    entry.metadata().map(|meta| (meta.mtime(), meta.mtime_nsec())).unwrap_or_default();
-                files.push((written, path));
-            }
-        }
-        files.sort();
-        Ok(files.into_iter().map(|(_, path)| path).collect())
-    }
-
-    /// Locks one entry. `None`: it is gone, or somebody else works on it.
-    ///
-    /// # Errors
-    /// The file system's.
-    pub fn lock(&self, path: &Path) -> io::Result<Option<Locked>> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
-        // Removed or written anew between open and lock: this lock is of a file that is no entry any more.
-        if !is_same(&file, path)? {
-            return Ok(None);
-        }
-        let entry = fs::read_to_string(path).ok().and_then(|text| Entry::parse(&text));
-        Ok(Some(Locked { entry, path: path.to_owned(), lock: file }))
-    }
-
     /// Removes the entry of an attachment that is added again: its last life's DEL must not end this one. Waits for
     /// whoever replays it.
     ///
@@ -251,11 +234,48 @@ impl Journal {
             format!("{} is locked by another process", path.display()),
         ))
     }
+}
 
-    /// Does the node wait to say anything to the store?
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.list().is_ok_and(|files| files.is_empty())
+impl Entries for Journal {
+    type Held = Locked;
+
+    fn list(&self) -> io::Result<Vec<PathBuf>> {
+        let entries = match fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let path = entry.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                let written =
+                    entry.metadata().map(|meta| (meta.mtime(), meta.mtime_nsec())).unwrap_or_default();
+                files.push((written, path));
+            }
+        }
+        files.sort();
+        Ok(files.into_iter().map(|(_, path)| path).collect())
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Self::Held>> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        // Removed or written anew between open and lock: this lock is of a file that is no entry any more.
+        if !is_same(&file, path)? {
+            return Ok(None);
+        }
+        let entry = fs::read_to_string(path).ok().and_then(|text| Entry::parse(&text));
+        Ok(Some(Locked { entry, path: path.to_owned(), lock: file }))
     }
 }
 

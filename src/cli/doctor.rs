@@ -17,7 +17,7 @@ use crate::{
     config::StoreSettings,
     domain::{lease::Timestamp, names::ClusterName},
     host::{self, Host, HostClock, HostError},
-    journal::Journal,
+    journal::{Entries as _, Journal},
     ops::{Context, Heard, Identity, Memory, Wire, replay},
     store::{
         Read, Store as _,

@@ -309,7 +309,7 @@ impl Node {
         let mut terminated =
             signal(SignalKind::terminate()).map_err(|error| Error::ReadStdin { cause: error.to_string() })?;
         let result = tokio::select! {
-            result = self.lease(&ctx, add) => result,
+            result = replay::add(&ctx, &self.journal, add) => result,
             _ = terminated.recv() => {
                 if store.is_in_doubt() {
                     self.leave_entry(attachment, "ADD was terminated")?;
@@ -350,27 +350,8 @@ impl Node {
             return Err(error);
         }
         self.remember(&added.memory);
-        self.replay_some(&ctx).await;
+        replay::some(&ctx, &self.journal).await;
         Ok(())
-    }
-
-    /// Leases; a full pool is full only after this node's own DELs were told.
-    async fn lease<W: Wire>(&self, ctx: &At<'_, W>, add: &Add) -> Result<ops::Added, Refusal> {
-        match ops::add(ctx, add).await {
-            Err(full @ Refusal::Full { .. }) if !self.journal.is_empty() => {
-                // Half of what is left of the time: the other half is for trying once more.
-                let now = Instant::now();
-                let until = now + ctx.deadline.saturating_duration_since(now) / 2;
-                if let Err(trouble) = replay::replay(ctx, &self.journal, usize::MAX, until).await {
-                    self.line(Level::Warn, &trouble.to_string());
-                }
-                match ops::add(ctx, add).await {
-                    Err(Refusal::Contention { .. }) => Err(full),
-                    other => other,
-                }
-            }
-            other => other,
-        }
     }
 
     fn request(&self, request: &AddRequest, started: u64) -> Result<Add, Error> {
@@ -430,7 +411,7 @@ impl Node {
         let believed: Option<Vec<_>> =
             request.prev_result.as_ref().map(|ips| ips.iter().map(|ip| ip.address).collect());
         ops::check(&ctx, &id, &attachment.container, believed.as_deref()).await.map_err(|r| self.told(&r))?;
-        self.replay_some(&ctx).await;
+        replay::some(&ctx, &self.journal).await;
         Ok(())
     }
 
@@ -451,7 +432,7 @@ impl Node {
                 };
                 if let Ok(end) = &end {
                     self.remember(&end.memory);
-                    self.replay_some(&ctx).await;
+                    replay::some(&ctx, &self.journal).await;
                 }
                 end.map(|_| ())
             }
@@ -478,21 +459,6 @@ impl Node {
         }
     }
 
-    async fn replay_some<W>(&self, ctx: &At<'_, W>) {
-        if self.journal.is_empty() {
-            return;
-        }
-        let until = Instant::now() + replay::A_WHILE;
-        match replay::replay(ctx, &self.journal, replay::SOME, until).await {
-            Ok(replayed) => {
-                if let Some(trouble) = replayed.trouble {
-                    self.line(Level::Warn, &trouble);
-                }
-            }
-            Err(trouble) => self.line(Level::Warn, &trouble.to_string()),
-        }
-    }
-
     async fn gc(&self, request: &GcRequest) -> Result<(), Error> {
         // The runtime did not say what is in use: giving everything back could not be mended.
         let Some(valid) = &request.valid else { return Ok(()) };
@@ -500,7 +466,7 @@ impl Node {
         let ctx = self.at(&store, &NoWire, Instant::now() + GC_DEADLINE, self.memory());
         let valid = valid.iter().cloned().collect();
         ops::collect(&ctx, &request.network, &valid).await.map_err(|r| self.told(&r))?;
-        self.replay_some(&ctx).await;
+        replay::some(&ctx, &self.journal).await;
         Ok(())
     }
 

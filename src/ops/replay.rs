@@ -4,10 +4,10 @@ use std::{io, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Clock, Context, Del, Log, Refusal, end_by_container};
+use super::{Add, Added, Clock, Context, Del, Log, Refusal, Wire, end_by_container};
 use crate::{
     domain::names::StoreId,
-    journal::{Entry, Journal},
+    journal::{Entries, Entry, Held as _},
     store::{Read, Store, StoreError, keys, record},
 };
 
@@ -41,7 +41,7 @@ pub struct Replayed {
 /// The journal's folder cannot be read, or the store's.
 pub async fn replay<S: Store, W, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
-    journal: &Journal,
+    journal: &impl Entries,
     most: usize,
     until: Instant,
 ) -> Result<Replayed, Trouble> {
@@ -63,7 +63,7 @@ pub async fn replay<S: Store, W, C: Clock, L: Log>(
             break;
         }
         let Some(locked) = journal.lock(file).map_err(Trouble::Journal)? else { continue };
-        let entry = match meant(locked.entry.as_ref(), ctx, store.as_ref()) {
+        let entry = match meant(locked.entry(), ctx, store.as_ref()) {
             Ok(entry) => entry,
             Err(reason) => {
                 out.left += 1;
@@ -97,6 +97,41 @@ pub async fn replay<S: Store, W, C: Clock, L: Log>(
         }
     }
     Ok(out)
+}
+
+/// Replays some entries beside this run's own work, which is done: what goes wrong is noted.
+pub async fn some<S: Store, W, C: Clock, L: Log>(ctx: &Context<'_, S, W, C, L>, journal: &impl Entries) {
+    match replay(ctx, journal, SOME, Instant::now() + A_WHILE).await {
+        Ok(Replayed { trouble: Some(trouble), .. }) => ctx.log.note(&trouble),
+        Ok(Replayed { trouble: None, .. }) => {}
+        Err(trouble) => ctx.log.note(&trouble.to_string()),
+    }
+}
+
+/// Leases; a full pool is full only after this node's own DELs were told.
+///
+/// # Errors
+/// Those of [`add`](fn@super::add).
+pub async fn add<S: Store, W: Wire, C: Clock, L: Log>(
+    ctx: &Context<'_, S, W, C, L>,
+    journal: &impl Entries,
+    request: &Add,
+) -> Result<Added, Refusal> {
+    match super::add(ctx, request).await {
+        Err(full @ Refusal::Full { .. }) if !journal.is_empty() => {
+            // Half of what is left of the time: the other half is for trying once more.
+            let now = Instant::now();
+            let until = now + ctx.deadline.saturating_duration_since(now) / 2;
+            if let Err(trouble) = replay(ctx, journal, usize::MAX, until).await {
+                ctx.log.note(&trouble.to_string());
+            }
+            match super::add(ctx, request).await {
+                Err(Refusal::Contention { .. }) => Err(full),
+                other => other,
+            }
+        }
+        other => other,
+    }
 }
 
 /// Why a replay stopped.
