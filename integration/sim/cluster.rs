@@ -13,6 +13,7 @@ use leasehold::{
         lease::{Holder, Lease, LeaseId, Timestamp},
         names::{BootId, ClusterName, ContainerId, IfName, Namespace, NetworkName, NodeName, PodName, Uid},
     },
+    journal::Entry,
     ops::{Added, Identity, Memory},
     pods::fake::FakeCluster,
     store::{
@@ -49,7 +50,7 @@ pub(crate) struct NodeTruth {
     pub(crate) clock: Arc<HostClock>,
     pub(crate) me: Arc<Identity>,
     /// What its disk keeps of DELs that the store did not take.
-    pub(crate) journal: Vec<Entry>,
+    pub(crate) journal: Vec<Filed>,
     pub(crate) memory: Memory,
     /// Since when it is ready without a break; `None`: it is not.
     pub(crate) ready: Option<Timestamp>,
@@ -65,11 +66,10 @@ impl NodeTruth {
     }
 }
 
-/// An entry of a node's journal.
+/// A file of a node's journal.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) container: ContainerId,
-    pub(crate) holder: Holder,
+pub(crate) struct Filed {
+    pub(crate) entry: Entry,
     pub(crate) at: Timestamp,
     pub(crate) locked: bool,
 }

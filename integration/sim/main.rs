@@ -36,6 +36,8 @@ use self::{
 
 /// Histories of a run that was not told how many: what a debug build plays in seconds.
 const COUNT: u64 = 1_000;
+/// After so many it is said how far it came: some minutes.
+const STEP: u64 = 100_000;
 
 fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|text| text.into_string().unwrap())
@@ -93,6 +95,9 @@ fn no_history_breaks_a_rule() {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= first + count {
                         return;
+                    }
+                    if seed > first && (seed - first).is_multiple_of(STEP) {
+                        eprintln!("{} of {count} histories", seed - first);
                     }
                     let history = History::draw(seed);
                     if let Err(broken) = tried(&history, false) {

@@ -1,9 +1,12 @@
 //! Plays a history: one thread, paused time. An operation is a future that runs shipped code until one of its calls is held
-//! back; what its process does around that code (journal, undo, SIGKILL) is written here as `cni` does it.
+//! back; what its process does around that code (when it leaves an entry in the journal, undo, SIGKILL) is written here as
+//! `cni` does it.
 
 use std::{
     collections::BTreeSet,
     future::{Future, poll_fn},
+    io,
+    path::{Path, PathBuf},
     pin::Pin,
     sync::{
         Arc, Mutex,
@@ -21,7 +24,8 @@ use leasehold::{
         reap::Policy,
         select::Caller,
     },
-    ops::{self, Add, Added, Clock as _, Del, Refusal},
+    journal::{self, Entries, Entry},
+    ops::{self, Add, Clock as _, Del, Refusal, replay},
     reaper::{self, Options},
     store::{
         StoreError, keys,
@@ -31,15 +35,14 @@ use leasehold::{
 use tokio::time::Instant;
 
 use super::{
-    cluster::{Entry, Link, Stage, State, node_name},
+    cluster::{Filed, Link, Stage, State, node_name},
     history::{Action, Edit, Fate, History, Lie, NODES, ORDINALS, PODS, SLOTS},
     way::{Op, Role, Way},
 };
 use crate::world::{ADD_DEADLINE, faults, holder};
 
 const DEL_DEADLINE: Duration = Duration::from_secs(5);
-/// As `ops::replay`: an entry that ended nothing stays so long.
-const LINGER_MS: i64 = 60_000;
+const FLUSH_DEADLINE: Duration = Duration::from_secs(60);
 /// An operation that one fault of a moment made fail: nobody gives up before.
 const PATIENCE_MS: i64 = 2_900;
 
@@ -121,68 +124,34 @@ impl Process {
         }
     }
 
+    fn journal(&self) -> Journal<'_> {
+        Journal { way: &self.way, node: self.node }
+    }
+
     fn leave_entry(&self, container: &ContainerId, holder: &Holder) {
         let mut state = self.way.state();
         let at = state.now();
-        let journal = &mut state.nodes[self.node].journal;
-        journal.retain(|entry| entry.container != *container);
-        journal.push(Entry { container: container.clone(), holder: holder.clone(), at, locked: false });
-    }
-
-    /// Tells the journal to the store, as `ops::replay` does; the files are left out.
-    async fn replay(&self, until: Instant) {
-        self.way.op.replays.store(true, Ordering::Relaxed);
-        self.replay_each(until).await;
-        self.way.op.replays.store(false, Ordering::Relaxed);
-    }
-
-    async fn replay_each(&self, until: Instant) {
-        let mut next = 0;
-        while Instant::now() < until {
-            let parts = self.context(until.saturating_duration_since(Instant::now()));
-            let (entry, now) = {
-                let mut state = self.way.state();
-                let now = state.now();
-                let journal = &mut state.nodes[self.node].journal;
-                let Some(entry) = journal.get_mut(next) else { return };
-                next += 1;
-                if entry.locked {
-                    continue;
-                }
-                entry.locked = true;
-                (entry.clone(), now)
-            };
-            let _locked = Locked { way: &self.way, node: self.node, container: &entry.container };
-            let request = Del {
-                cluster: parts.me.cluster.clone(),
-                node: parts.me.node.clone(),
-                network: NetworkName::new("lan").unwrap(),
-                container: entry.container.clone(),
-                ifname: IfName::new("eth0").unwrap(),
-                holder: Some(entry.holder.clone()),
-            };
-            match ops::end_by_container(&parts.at(&self.way), &request).await {
-                Ok(end) if end.lease.is_none() && now.since(entry.at) < LINGER_MS => {}
-                Ok(_) => {
-                    let mut state = self.way.state();
-                    state.nodes[self.node].journal.retain(|known| known.container != entry.container);
-                    next -= 1;
-                }
-                Err(Refusal::Store(StoreError::NotReached { .. } | StoreError::Unanswered { .. })) => return,
-                Err(_) => {}
-            }
-        }
-    }
-
-    async fn replay_some(&self) {
-        self.replay(Instant::now() + ops::replay::A_WHILE).await;
+        let here = &mut state.nodes[self.node];
+        let entry = Entry {
+            cluster: here.me.cluster.clone(),
+            store: here.memory.store.clone(),
+            node: here.me.node.clone(),
+            network: NetworkName::new("lan").unwrap(),
+            container: container.clone(),
+            ifname: IfName::new("eth0").unwrap(),
+            holder: Some(holder.clone()),
+            why: String::new(),
+            at: String::new(),
+        };
+        here.journal.retain(|filed| filed.entry.container != *container);
+        here.journal.push(Filed { entry, at, locked: false });
     }
 
     /// The entry of this attachment is removed before it is added again; `None`: somebody works on it.
     fn cancel(&self, container: &ContainerId) -> Option<bool> {
         let mut state = self.way.state();
         let journal = &mut state.nodes[self.node].journal;
-        let Some(at) = journal.iter().position(|entry| entry.container == *container) else {
+        let Some(at) = journal.iter().position(|filed| filed.entry.container == *container) else {
             return Some(false);
         };
         if journal[at].locked {
@@ -190,21 +159,6 @@ impl Process {
         }
         journal.remove(at);
         Some(true)
-    }
-
-    async fn lease(&self, request: &Add) -> Result<Added, Refusal> {
-        let parts = self.context(ADD_DEADLINE);
-        match ops::add(&parts.at(&self.way), request).await {
-            Err(full @ Refusal::Full { .. }) if !self.way.state().nodes[self.node].journal.is_empty() => {
-                let now = Instant::now();
-                self.replay(now + parts.deadline.saturating_duration_since(now) / 2).await;
-                match ops::add(&parts.at(&self.way), request).await {
-                    Err(Refusal::Contention { .. }) => Err(full),
-                    other => other,
-                }
-            }
-            other => other,
-        }
     }
 
     /// ADD, to its answer and beyond.
@@ -215,7 +169,8 @@ impl Process {
             self.failed("its journal entry is locked");
             return;
         };
-        match self.lease(&request).await {
+        let parts = self.context(ADD_DEADLINE);
+        match replay::add(&parts.at(&self.way), &self.journal(), &request).await {
             Ok(added) if undone => {
                 let parts = self.context(Duration::from_secs(3));
                 if added.wrote() && ops::undo(&parts.at(&self.way), &added).await.is_err() {
@@ -230,7 +185,7 @@ impl Process {
                     state.nodes[self.node].memory = added.memory.clone();
                     state.judge_truth();
                 }
-                self.replay_some().await;
+                replay::some(&parts.at(&self.way), &self.journal()).await;
             }
             Err(refused) => {
                 if op.doubt.load(Ordering::Relaxed) || cancelled {
@@ -272,7 +227,7 @@ impl Process {
                     state.sandboxes[index].ended = true;
                     state.nodes[self.node].memory = end.memory;
                 }
-                self.replay_some().await;
+                replay::some(&parts.at(&self.way), &self.journal()).await;
             }
             Err(refused) => {
                 self.judge_patience(&refused);
@@ -288,24 +243,72 @@ impl Process {
         let parts = self.context(DEL_DEADLINE);
         let network = NetworkName::new("lan").unwrap();
         if ops::collect(&parts.at(&self.way), &network, &valid).await.is_ok() {
-            self.replay_some().await;
+            replay::some(&parts.at(&self.way), &self.journal()).await;
         }
     }
 }
 
-/// An entry that somebody works on, until he is done or dead.
-struct Locked<'a> {
+/// The journal of a node. The name of a file is its container's.
+struct Journal<'a> {
     way: &'a Way,
     node: usize,
-    container: &'a ContainerId,
 }
 
-impl Drop for Locked<'_> {
+impl Entries for Journal<'_> {
+    type Held = Held;
+
+    fn list(&self) -> io::Result<Vec<PathBuf>> {
+        let state = self.way.state();
+        Ok(state.nodes[self.node].journal.iter().map(|filed| filed.entry.container.as_str().into()).collect())
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Held>> {
+        let mut state = self.way.state();
+        let now = state.now();
+        let mut files = state.nodes[self.node].journal.iter_mut();
+        let Some(filed) = files.find(|filed| Path::new(filed.entry.container.as_str()) == path) else {
+            return Ok(None);
+        };
+        if std::mem::replace(&mut filed.locked, true) {
+            return Ok(None);
+        }
+        let age = Duration::from_millis(now.since(filed.at).try_into().unwrap_or(u64::MAX));
+        self.way.op.replays.store(true, Ordering::Relaxed);
+        Ok(Some(Held { way: self.way.clone(), node: self.node, entry: filed.entry.clone(), age }))
+    }
+}
+
+/// An entry that somebody works on, until he is done or dead.
+struct Held {
+    way: Way,
+    node: usize,
+    entry: Entry,
+    age: Duration,
+}
+
+impl journal::Held for Held {
+    fn entry(&self) -> Option<&Entry> {
+        Some(&self.entry)
+    }
+
+    fn age(&self) -> Duration {
+        self.age
+    }
+
+    fn remove(self) -> io::Result<()> {
+        let container = &self.entry.container;
+        self.way.state().nodes[self.node].journal.retain(|filed| filed.entry.container != *container);
+        Ok(())
+    }
+}
+
+impl Drop for Held {
     fn drop(&mut self) {
+        self.way.op.replays.store(false, Ordering::Relaxed);
         // A history that is broken off drops its operations while it is looked at.
         let Ok(mut state) = self.way.state.try_lock() else { return };
-        for entry in &mut state.nodes[self.node].journal {
-            entry.locked &= entry.container != *self.container;
+        for filed in &mut state.nodes[self.node].journal {
+            filed.locked &= filed.entry.container != self.entry.container;
         }
     }
 }
@@ -848,7 +851,12 @@ impl<'h> Player<'h> {
         let what = format!("flush on n{}", node + 1);
         let way = self.way(Op { node: Some(node), ..self.op(Role::Flush, what) });
         let process = Process { way: way.clone(), node };
-        self.spawn(&way, async move { process.replay(Instant::now() + Duration::from_secs(60)).await });
+        self.spawn(&way, async move {
+            let parts = process.context(FLUSH_DEADLINE);
+            let (ctx, journal) = (parts.at(&process.way), process.journal());
+            // What stays is told by the next.
+            let _ = replay::replay(&ctx, &journal, usize::MAX, parts.deadline).await;
+        });
     }
 
     fn gone(&mut self, slot: usize) {
