@@ -38,20 +38,28 @@ fn a_call_makes_no_more_round_trips_than_it_must() {
             });
             ground::pool(&direct, pool);
         }
-        let (web, db) = (
+        let (web, other, db) = (
             |call: Call, container: &str| call.network("web").pod("shop/web-x7k2p").container(container),
+            |call: Call, container: &str| call.network("web").pod("shop/web-zzzzz").container(container),
             |call: Call, container: &str| call.network("db").pod("shop/db-0").container(container),
         );
-        // What fits a lease that is there needs the documents of its pools, whose names the first read brings.
+        let (n2, n3) = (host.node("n2"), host.node("n3"));
+        // A node remembers the names of its pools from the first ADD that needed them: its next reads them at once.
         let calls = [
-            ("first ADD", web(Call::add(&host), "c1"), (2, 1)),
-            ("the same container's ADD again", web(Call::add(&host), "c1"), (2, 0)),
+            ("first ADD, pool new to the node", web(Call::add(&host), "c1"), (2, 1)),
+            ("the same container's ADD again", web(Call::add(&host), "c1"), (1, 0)),
             ("DEL", web(Call::del(&host), "c1"), (1, 1)),
             ("DEL again", web(Call::del(&host), "c1"), (1, 0)),
-            ("first ADD of a sticky pod", db(Call::add(&host), "d1"), (2, 1)),
-            ("take-over of a bound lease", db(Call::add(&host), "d2"), (2, 1)),
+            ("first ADD", other(Call::add(&host), "e1"), (1, 1)),
+            ("first ADD of a sticky pod", db(Call::add(&host), "d1"), (1, 1)),
+            ("take-over of a bound lease", db(Call::add(&host), "d2"), (1, 1)),
             ("DEL of a sticky pod", db(Call::del(&host), "d2"), (1, 1)),
-            ("take-over of a held lease", db(Call::add(&host), "d3"), (2, 1)),
+            ("take-over of a held lease", db(Call::add(&host), "d3"), (1, 1)),
+            ("DEL of a sticky pod", db(Call::del(&host), "d3"), (1, 1)),
+            ("take-over, pool new to the node", db(Call::add(&n2), "d4"), (2, 1)),
+            ("DEL of a sticky pod", db(Call::del(&n2), "d4"), (1, 1)),
+            ("DEL on a node that never knew it", db(Call::del(&n3), "d4"), (1, 0)),
+            ("take-over after nothing but a DEL", db(Call::add(&n3), "d5"), (2, 1)),
         ];
         let costs: Vec<_> = calls.iter().map(|(what, call, _)| (*what, cost(&proxy, call))).collect();
         let expected: Vec<_> = calls.iter().map(|(what, _, expected)| (*what, *expected)).collect();

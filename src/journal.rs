@@ -1,4 +1,5 @@
-//! What a node keeps on its own disk: DELs that the store did not take yet, and how far it has seen the store.
+//! What a node keeps on its own disk: DELs that the store did not take yet, how far it has seen the store, and the names
+//! of the pools that it used last.
 //!
 //! A journal entry is one file per attachment, written to the disk before it counts, and locked while somebody
 //! works on it. It only says that a container is gone; replaying it compares the container, so an old entry harms
@@ -18,7 +19,7 @@ use sha2::{Digest, Sha256};
 
 use crate::domain::{
     lease::Holder,
-    names::{ClusterName, ContainerId, IfName, Namespace, NetworkName, NodeName, PodName, StoreId},
+    names::{ClusterName, ContainerId, IfName, Namespace, NetworkName, NodeName, PodName, PoolName, StoreId},
 };
 
 /// The version of the files.
@@ -328,7 +329,8 @@ fn sweep(folder: &Path) {
     }
 }
 
-/// How far this node has seen the store: an ID, and the highest revision.
+/// How far this node has seen the store: an ID, and the highest revision. And the pools that it used last: names only,
+/// which say where to look first, never what is there.
 #[derive(Clone, Debug)]
 pub struct Sight {
     path: PathBuf,
@@ -343,29 +345,36 @@ impl Sight {
 
     /// What was seen last; nothing, if nothing was, or the file cannot be read.
     #[must_use]
-    pub fn load(&self) -> (Option<StoreId>, i64) {
+    pub fn load(&self) -> (Option<StoreId>, i64, Vec<PoolName>) {
         let Some(value) =
             fs::read_to_string(&self.path).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok())
         else {
-            return (None, 0);
+            return (None, 0, Vec::new());
         };
         let store = value.get("store").and_then(Value::as_str).and_then(|id| StoreId::new(id).ok());
-        (store, value.get("revision").and_then(Value::as_i64).unwrap_or(0))
+        let pools = value.get("pools").and_then(Value::as_array).into_iter().flatten();
+        let pools = pools.filter_map(|name| PoolName::new(name.as_str()?).ok()).collect();
+        (store, value.get("revision").and_then(Value::as_i64).unwrap_or(0), pools)
     }
 
-    /// Remembers. Not made durable: after a crash the node knows a little less, which is safe.
+    /// Remembers. Not made durable: after a crash the node knows a little less, which is safe. Nor locked: of two runs
+    /// at once one may forget the other's pools, which costs the next one a read. Nothing is written for a mere change
+    /// of their order.
     ///
     /// # Errors
     /// The file system's.
-    pub fn save(&self, store: &StoreId, revision: i64) -> io::Result<()> {
-        let (known, highest) = self.load();
-        if known.as_ref() == Some(store) && highest >= revision {
+    pub fn save(&self, store: &StoreId, revision: i64, pools: &[PoolName]) -> io::Result<()> {
+        let (known, highest, remembered) = self.load();
+        let highest = if known.as_ref() == Some(store) { highest } else { i64::MIN };
+        if highest >= revision && pools.iter().all(|name| remembered.contains(name)) {
             return Ok(());
         }
         if let Some(folder) = self.path.parent() {
             make_folder(folder)?;
         }
-        let text = json!({"v": VERSION, "store": store.as_str(), "revision": revision});
+        let pools: Vec<&str> = pools.iter().map(PoolName::as_str).collect();
+        let revision = revision.max(highest);
+        let text = json!({"v": VERSION, "store": store.as_str(), "revision": revision, "pools": pools});
         replace(&self.path, format!("{text}\n").as_bytes(), false)
     }
 }
@@ -395,6 +404,10 @@ mod tests {
             why: "the store was down".into(),
             at: "2026-01-01T00:00:00.000Z".into(),
         }
+    }
+
+    fn pools(names: &[&str]) -> Vec<PoolName> {
+        names.iter().map(|name| PoolName::new(*name).unwrap()).collect()
     }
 
     #[test]
@@ -454,7 +467,7 @@ mod tests {
         let (journal, sight) = (Journal::new(&state), Sight::new(&state));
         let store = StoreId::new("s1").unwrap();
         journal.write(&entry("c1")).unwrap();
-        sight.save(&store, 1).unwrap();
+        sight.save(&store, 1, &[]).unwrap();
         let age = |path: &Path| File::open(path).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
         let left = [journal.folder().join("aa.tmp1"), state.join("store.tmp1")];
         let young = [journal.folder().join("aa.tmp2"), state.join("store.tmp2")];
@@ -463,7 +476,7 @@ mod tests {
         }
         left.iter().chain(&journal.list().unwrap()).for_each(|path| age(path));
         journal.write(&entry("c2")).unwrap();
-        sight.save(&store, 2).unwrap();
+        sight.save(&store, 2, &[]).unwrap();
         assert!(!left.iter().any(|path| path.exists()));
         assert!(young.iter().all(|path| path.exists()));
         assert_eq!(journal.list().unwrap().len(), 2);
@@ -475,12 +488,51 @@ mod tests {
         let state = folder("sight");
         let sight = Sight::new(&state);
         let (one, two) = (StoreId::new("s1").unwrap(), StoreId::new("s2").unwrap());
-        assert_eq!(sight.load(), (None, 0));
-        sight.save(&one, 5).unwrap();
-        sight.save(&one, 3).unwrap();
-        assert_eq!(sight.load(), (Some(one), 5));
-        sight.save(&two, 1).unwrap();
-        assert_eq!(sight.load(), (Some(two), 1));
+        assert_eq!(sight.load(), (None, 0, vec![]));
+        sight.save(&one, 5, &[]).unwrap();
+        sight.save(&one, 3, &pools(&["lan"])).unwrap();
+        assert_eq!(sight.load(), (Some(one), 5, pools(&["lan"])));
+        sight.save(&two, 1, &pools(&["lan"])).unwrap();
+        assert_eq!(sight.load(), (Some(two), 1, pools(&["lan"])));
+        fs::remove_dir_all(&state).unwrap();
+    }
+
+    #[test]
+    fn the_sight_is_written_for_a_new_pool_and_not_for_another_order() {
+        let state = folder("order");
+        let sight = Sight::new(&state);
+        let store = StoreId::new("s1").unwrap();
+        sight.save(&store, 5, &pools(&["lan", "db"])).unwrap();
+        sight.save(&store, 5, &pools(&["db", "lan"])).unwrap();
+        assert_eq!(sight.load().2, pools(&["lan", "db"]));
+        sight.save(&store, 5, &pools(&["web", "db", "lan"])).unwrap();
+        assert_eq!(sight.load().2, pools(&["web", "db", "lan"]));
+        sight.save(&store, 6, &pools(&["lan", "db"])).unwrap();
+        assert_eq!(sight.load(), (Some(store), 6, pools(&["lan", "db"])));
+        fs::remove_dir_all(&state).unwrap();
+    }
+
+    #[test]
+    fn the_sight_of_another_version_and_rubbish_in_it_are_read_as_far_as_they_go() {
+        let state = folder("versions");
+        let sight = Sight::new(&state);
+        let store = StoreId::new("s1").unwrap();
+        sight.save(&store, 5, &pools(&["lan"])).unwrap();
+        // Before there were pools, `store` and `revision` were looked up, and nothing else was looked at.
+        let written: Value = serde_json::from_slice(&fs::read(&sight.path).unwrap()).unwrap();
+        assert_eq!(written, json!({"v": 1, "store": "s1", "revision": 5, "pools": ["lan"]}));
+        let case = |text: &str, expected: &[&str]| {
+            fs::write(&sight.path, text).unwrap();
+            assert_eq!(sight.load(), (Some(store.clone()), 5, pools(expected)), "{text}");
+        };
+        case(r#"{"v":1,"store":"s1","revision":5}"#, &[]);
+        case(r#"{"v":1,"store":"s1","revision":5,"pools":"lan"}"#, &[]);
+        case(r#"{"v":1,"store":"s1","revision":5,"pools":[7,"../x","",null,["lan"],"db"]}"#, &["db"]);
+        case(r#"{"v":2,"store":"s1","revision":5,"pools":["lan"],"more":{}}"#, &["lan"]);
+        for text in ["", "{", "[]", "7"] {
+            fs::write(&sight.path, text).unwrap();
+            assert_eq!(sight.load(), (None, 0, vec![]), "{text}");
+        }
         fs::remove_dir_all(&state).unwrap();
     }
 }

@@ -8,7 +8,7 @@ use leasehold::{
         names::{ContainerId, DomainName, IfName, PoolName, StoreId, Uid},
         pool::Range,
     },
-    ops::{self, Add, Inline, Memory, Refusal},
+    ops::{self, Add, Inline, Refusal},
     store::{
         Key, Outcome, Revision, changes,
         changes::Take,
@@ -585,7 +585,8 @@ async fn while_frozen_a_take_over_is_probed_and_nothing_new_is_leased() {
 async fn b082_the_first_node_that_sees_the_store_go_back_freezes_it() {
     let world = World::new(&[r4()]);
     let mut n1 = world.node("n1");
-    n1.memory = Memory { store: Some(StoreId::new("s1").unwrap()), revision: Revision(1_000_000) };
+    n1.memory.store = Some(StoreId::new("s1").unwrap());
+    n1.memory.revision = Revision(1_000_000);
     let refused = n1.refused(&n1.ask("shop/a", "a1")).await;
     assert!(refused.contains("the store went back from revision 1000000 to"), "{refused}");
     assert!(world.store.dump().contains_key(&keys::frozen()));
@@ -594,7 +595,8 @@ async fn b082_the_first_node_that_sees_the_store_go_back_freezes_it() {
     // Another store than the one that is remembered is no restore.
     let world = World::new(&[r4()]);
     let mut n1 = world.node("n1");
-    n1.memory = Memory { store: Some(StoreId::new("s0").unwrap()), revision: Revision(1_000_000) };
+    n1.memory.store = Some(StoreId::new("s0").unwrap());
+    n1.memory.revision = Revision(1_000_000);
     n1.gets("shop/a", "a1").await;
 }
 

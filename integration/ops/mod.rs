@@ -7,6 +7,7 @@ mod faults;
 mod fuzz;
 mod histories;
 mod many;
+mod memory;
 mod names;
 mod table;
 pub(crate) mod world;

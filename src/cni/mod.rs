@@ -200,13 +200,13 @@ impl Node {
     }
 
     fn memory(&self) -> Memory {
-        let (store, revision) = self.sight.load();
-        Memory { store, revision: Revision(revision) }
+        let (store, revision, pools) = self.sight.load();
+        Memory { store, revision: Revision(revision), pools }
     }
 
     fn remember(&self, memory: &Memory) {
         if let Some(store) = &memory.store
-            && let Err(error) = self.sight.save(store, memory.revision.0)
+            && let Err(error) = self.sight.save(store, memory.revision.0, &memory.pools)
         {
             self.line(Level::Warn, &format!("cannot write the node's state: {error}"));
         }
@@ -242,7 +242,7 @@ impl Node {
 
     /// Ends this container's lease later, when the store takes it.
     fn leave_entry(&self, attachment: &Attachment, why: &str) -> Result<(), Error> {
-        let (store, _) = self.sight.load();
+        let (store, ..) = self.sight.load();
         let entry = Entry {
             cluster: self.identity.cluster.clone(),
             store,

@@ -22,7 +22,7 @@ use crate::{
         select::{self, Asked, Caller, Unusable},
     },
     store::{
-        Compare, Read, Store, StoreError, changes, keys,
+        Compare, Read, Revision, Store, StoreError, changes, keys,
         keys::AttachmentId,
         record::{self, Frozen, Stored},
     },
@@ -257,9 +257,13 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         }
     }
 
-    fn memory(&self, view: &View, written: Option<&Stored<Lease>>) -> Memory {
-        let revision = written.map_or(view.revision, |lease| lease.revision.max(view.revision));
-        Memory { store: Some(view.meta.store.clone()), revision }
+    /// After what was read, and what was written then.
+    fn memory(&self, view: &View, written: Option<Revision>) -> Memory {
+        Memory {
+            store: Some(view.meta.store.clone()),
+            revision: written.map_or(view.revision, |at| at.max(view.revision)),
+            pools: self.ctx.memory.pools_after(view.pools.iter().map(|(name, _)| name)),
+        }
     }
 
     /// The same container again: the same answer, and no write for a pod.
@@ -277,7 +281,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         match commit::surely(self.ctx.store, &txn, self.ctx.deadline).await? {
             Sent::Applied(revision) => {
                 // Not undone: the attachment stood before this run, and its container may live.
-                let memory = Memory { store: Some(view.meta.store.clone()), revision };
+                let memory = self.memory(view, Some(revision));
                 Ok(Some(Added { answer, written: None, doubtful: false, memory }))
             }
             Sent::Conflict(_) => Ok(None),
@@ -630,7 +634,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         self.ctx.log.change(&change_of(&written.value, "lease.bound", &why));
         Some(self.answer(source, &written.value.addresses).map(|answer| Added {
             answer,
-            memory: self.memory(view, Some(&written)),
+            memory: self.memory(view, Some(written.revision)),
             doubtful: old.is_some_and(|old| old.value.bound().is_some() || old.value.unconfirmed),
             written: Some(*written),
         }))

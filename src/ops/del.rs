@@ -139,7 +139,8 @@ async fn find<S: Store, W, C: Clock, L: Log>(
         {
             view::freeze(ctx, why).await?;
         }
-        memory = Memory { store: Some(known.store), revision: snapshot.revision };
+        let pools = ctx.memory.pools.clone();
+        memory = Memory { store: Some(known.store), revision: snapshot.revision, pools };
     }
     let named = match snapshot.entry(0).map(record::decode_pointer) {
         Some(Ok(named)) => Some(named),

@@ -3,10 +3,12 @@
 //!
 //! | case | round trips |
 //! |---|---|
-//! | first ADD | two reads, one commit |
-//! | take-over | two reads (one without pools to look up), one commit |
-//! | unchanged container of a pod | reads only |
+//! | first ADD | one read, one commit |
+//! | take-over | one read, one commit |
+//! | unchanged container of a pod | one read |
 //! | DEL | one read, one commit |
+//!
+//! An ADD reads once more for pools that its node has not used lately; see [`Memory`].
 
 mod add;
 mod check;
@@ -124,13 +126,31 @@ pub struct Context<'a, S, W, C, L> {
     pub memory: Memory,
 }
 
-/// What the node remembers of the store: a store of the same ID that is behind it was restored from a snapshot.
+/// What the node remembers of the store. A store of the same ID that is behind it was restored from a snapshot.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Memory {
     /// The ID that was seen last.
     pub store: Option<StoreId>,
     /// The highest revision that was seen of it.
     pub revision: Revision,
+    /// The pools that its ADDs looked at last, the latest first. Their documents are asked for in an ADD's first read,
+    /// and one that the ADD turns out not to need is not looked at: a wrong name costs a question, a missing one a read.
+    pub pools: Vec<PoolName>,
+}
+
+impl Memory {
+    /// More pools than the pods of one node have, mostly; each is a question to the store, in every ADD.
+    const MOST_POOLS: usize = 16;
+
+    fn pools_after<'a>(&'a self, looked_at: impl Iterator<Item = &'a PoolName>) -> Vec<PoolName> {
+        let mut pools = Vec::new();
+        for name in looked_at.chain(&self.pools) {
+            if pools.len() < Self::MOST_POOLS && !pools.contains(name) {
+                pools.push(name.clone());
+            }
+        }
+        pools
+    }
 }
 
 /// How full a pool was.

@@ -1,5 +1,5 @@
-//! What an ADD reads before it decides: one transaction for all that its names lead to, one more for the pool
-//! documents that the index named.
+//! What an ADD reads before it decides: one transaction for all that its names lead to and for the pools that the node
+//! used last, one more for the documents of others that the index named.
 
 use super::{Clock, Context, Log, Refusal, commit};
 use crate::{
@@ -102,7 +102,11 @@ pub(crate) async fn read<S: Store, W, C, L>(
     let first_serve = reads.len();
     reads.extend(serves.iter().map(|serve| Read::keys(keys::serve_of(serve))));
     let first_pool = reads.len();
-    reads.extend(asked.iter().map(|name| Read::Get(keys::pool(name))));
+    // What the node remembers may save the second read, and must not cost another request.
+    let room = if inline { 0 } else { QUESTIONS.saturating_sub(first_pool + asked.len()) };
+    let remembered = ctx.memory.pools.iter().filter(|name| !asked.contains(name));
+    let first: Vec<&PoolName> = asked.iter().chain(remembered.take(room.min(Memory::MOST_POOLS))).collect();
+    reads.extend(first.iter().map(|name| Read::Get(keys::pool(name))));
     let snapshot = questions(ctx, &reads).await?;
 
     let meta = record::decode_meta(snapshot.entry(0).ok_or(Refusal::Empty)?)?;
@@ -118,25 +122,23 @@ pub(crate) async fn read<S: Store, W, C, L>(
         .flat_map(|at| snapshot.entries(at))
         .filter_map(|entry| keys::parse_serve(&entry.key))
         .collect();
-    let mut pools = Vec::new();
-    for (at, name) in asked.iter().enumerate() {
-        pools.push((name.clone(), pool_of(name, snapshot.entry(first_pool + at))?));
-    }
-
-    let mut missing: Vec<PoolName> = Vec::new();
+    let mut needed: Vec<&PoolName> = Vec::new();
     let of_lease = lease.iter().flat_map(|lease| &lease.value.addresses).filter_map(|a| a.pool.as_ref());
-    for name in index.iter().map(|(_, name)| name).chain(of_lease) {
-        if !missing.contains(name) && !pools.iter().any(|(known, _)| known == name) {
-            missing.push(name.clone());
+    for name in asked.iter().chain(index.iter().map(|(_, name)| name)).chain(of_lease) {
+        if !needed.contains(&name) {
+            needed.push(name);
         }
     }
-    if !missing.is_empty() {
-        let reads: Vec<Read> = missing.iter().map(|name| Read::Get(keys::pool(name))).collect();
-        let more = questions(ctx, &reads).await?;
-        for (at, name) in missing.into_iter().enumerate() {
-            let pool = pool_of(&name, more.entry(at))?;
-            pools.push((name, pool));
-        }
+    let missing: Vec<&PoolName> = needed.iter().copied().filter(|name| !first.contains(name)).collect();
+    let reads: Vec<Read> = missing.iter().map(|name| Read::Get(keys::pool(name))).collect();
+    let more = questions(ctx, &reads).await?;
+    let mut pools = Vec::new();
+    for name in needed {
+        let entry = match first.iter().position(|known| *known == name) {
+            Some(at) => snapshot.entry(first_pool + at),
+            None => missing.iter().position(|read| *read == name).and_then(|at| more.entry(at)),
+        };
+        pools.push((name.clone(), pool_of(name, entry)?));
     }
     let workload = select::workload_of(caller, &index);
     Ok(View { revision: snapshot.revision, meta, frozen, lease, workload, pools })

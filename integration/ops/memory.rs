@@ -1,0 +1,143 @@
+//! What a node remembers of its pools saves an ADD its second read, and changes nothing else.
+
+use leasehold::{
+    domain::names::PoolName,
+    ops::{Memory, Refusal},
+    store::{keys, record::PoolDocument},
+};
+
+use super::world::{Node, World, addresses, asked, pool};
+
+fn serving(name: &str, subnet: &str, serves: &str) -> PoolDocument {
+    let mut document = pool(name, &[subnet]);
+    document.serves = vec![serves.into()];
+    document
+}
+
+fn names(names: &[&str]) -> Vec<PoolName> {
+    names.iter().map(|name| PoolName::new(*name).unwrap()).collect()
+}
+
+/// The reads and the commits of an ADD, which the node remembers.
+async fn cost(node: &mut Node, pod: &str, container: &str) -> (usize, usize) {
+    let (calls, commits) = (node.way.calls(), node.way.commits());
+    let added = node.add(pod, container).await.unwrap();
+    node.memory = added.memory;
+    let commits = node.way.commits() - commits;
+    (node.way.calls() - calls - commits, commits)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_was_used_before_costs_no_read() {
+    let mut db = serving("db", "10.0.1.0/24", "shop/db");
+    db.sticky = Some("always".into());
+    let world = World::new(&[pool("lan", &["10.0.0.0/24"]), db]);
+    let mut n1 = world.node("n1");
+    assert_eq!(cost(&mut n1, "shop/a", "a1").await, (2, 1));
+    assert_eq!(cost(&mut n1, "shop/a", "a1").await, (1, 0));
+    assert_eq!(cost(&mut n1, "shop/a", "a2").await, (1, 1));
+    assert_eq!(cost(&mut n1, "shop/b", "b1").await, (1, 1));
+    assert_eq!(n1.memory.pools, names(&["lan"]));
+    // One of its two pools is new here.
+    assert_eq!(cost(&mut n1, "shop/db-0", "d1").await, (2, 1));
+    assert_eq!(n1.memory.pools, names(&["db", "lan"]));
+    // A DEL knows no pools, and forgets none.
+    n1.memory = n1.try_del(Some("shop/db-0"), "d1").await.unwrap().memory;
+    assert_eq!(n1.memory.pools, names(&["db", "lan"]));
+    assert_eq!(cost(&mut n1, "shop/db-0", "d2").await, (1, 1));
+    // The latest come first.
+    assert_eq!(cost(&mut n1, "shop/a", "a3").await, (1, 1));
+    assert_eq!(n1.memory.pools, names(&["lan", "db"]));
+    // Another node has not used them.
+    assert_eq!(cost(&mut world.node("n2"), "shop/c", "c1").await, (2, 1));
+    world.audit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_pool_the_index_no_longer_names_is_known_from_memory_too() {
+    let world = World::new(&[serving("old", "10.0.0.0/24", "shop/a"), pool("lan", &["10.0.1.0/24"])]);
+    let mut n1 = world.node("n1");
+    assert_eq!(cost(&mut n1, "shop/a", "a1").await, (2, 1));
+    world.apply(&serving("old", "10.0.0.0/24", "shop/other"));
+    assert_eq!(cost(&mut n1, "shop/a", "a1").await, (1, 0));
+    assert_eq!(n1.memory.pools, names(&["lan", "old"]));
+    world.audit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_remembered_pool_that_this_pod_does_not_lead_to_is_as_if_never_read() {
+    let mut first = serving("first", "10.0.9.0/24", "*/*");
+    first.priority = Some(1);
+    let other = serving("other", "10.0.8.0/24", "shop/db");
+    let world = World::new(&[pool("lan", &["10.0.0.0/24"]), first, other]);
+    // The index says who serves whom: this pool's own list does not count.
+    for key in world.store.dump().into_keys() {
+        if keys::parse_serve(&key).is_some_and(|(_, name)| name.as_str() == "first") {
+            world.store.delete(&key);
+        }
+    }
+    let key = |name: &str| keys::pool(&PoolName::new(name).unwrap());
+    world.store.put(&key("newer"), r#"{"v":9}"#);
+    world.store.put(&key("invalid"), "{");
+    let remembered = names(&["newer", "invalid", "gone", "first", "other", "lan"]);
+    let mut n1 = world.node("n1");
+    n1.memory.pools.clone_from(&remembered);
+    assert!(n1.gets("shop/a", "a1").await.starts_with("10.0.0."));
+    assert_eq!(n1.way.calls(), 2);
+    // Memory is what was needed, and then what was there.
+    let added = n1.add("shop/a", "a1").await.unwrap();
+    assert_eq!(added.memory.pools, names(&["lan", "newer", "invalid", "gone", "first", "other"]));
+    assert!(n1.trail.notes.lock().unwrap().is_empty());
+
+    // Without a pool for it, a pod is told the same.
+    world.delete_pool("lan");
+    let calls = n1.way.calls();
+    let refused = n1.add("shop/b", "b1").await.unwrap_err();
+    assert_eq!(n1.way.calls(), calls + 1);
+    let Refusal::NoPool { near, .. } = &refused else { panic!("{refused}") };
+    assert!(near.is_empty(), "{near:?}");
+    n1.memory = Memory::default();
+    assert_eq!(n1.add("shop/b", "b1").await.unwrap_err(), refused);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_needed_pool_that_cannot_be_used_says_the_same_from_memory() {
+    for spoiled in [r#"{"v":9}"#, "{"] {
+        let world = World::new(&[pool("lan", &["10.0.0.0/24"])]);
+        let mut n1 = world.node("n1");
+        n1.gets("shop/a", "a1").await;
+        world.store.put(&keys::pool(&PoolName::new("lan").unwrap()), spoiled);
+        let refused = n1.refused(&n1.ask("shop/a", "a2")).await;
+        n1.memory.pools = names(&["lan"]);
+        let calls = n1.way.calls();
+        assert_eq!(n1.refused(&n1.ask("shop/a", "a2")).await, refused);
+        assert_eq!(n1.way.calls(), calls + 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_of_pools_has_an_end_and_never_costs_a_request() {
+    let numbered = |count: u8| -> Vec<String> { (0..count).map(|n| format!("p{n}")).collect() };
+    let pools: Vec<PoolDocument> =
+        (0..90).map(|n| pool(&format!("p{n}"), &[&format!("10.0.{n}.0/24")])).collect();
+    let world = World::new(&pools);
+    let mut n1 = world.node("n1");
+    // More pools serve it than a node remembers.
+    assert_eq!(cost(&mut n1, "shop/a", "a1").await, (2, 1));
+    assert_eq!(n1.memory.pools.len(), 16);
+    assert_eq!(cost(&mut n1, "shop/b", "b1").await, (2, 1));
+
+    // Whatever the file said.
+    n1.memory.pools = (0..1000).map(|n| PoolName::new(format!("x{n}")).unwrap()).collect();
+    assert_eq!(cost(&mut n1, "shop/c", "c1").await, (2, 1));
+    assert_eq!(n1.memory.pools.len(), 16);
+    // A request that has room for few of them takes few.
+    n1.memory.pools = (0..1000).map(|n| PoolName::new(format!("x{n}")).unwrap()).collect();
+    let all = numbered(90);
+    let mut request = n1.ask("shop/d", "d1");
+    request.asked = asked(&all.iter().map(String::as_str).collect::<Vec<_>>());
+    let calls = n1.way.calls();
+    assert!(!addresses(&n1.run(&request).await.unwrap()).is_empty());
+    assert_eq!(n1.way.calls(), calls + 2);
+    world.audit();
+}
