@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 use super::{
     cluster::Nodes,
     history::{Answer, Call, End, Restored, Verb, impossible},
+    refusals::{self, Reason, untrue},
+    witness::{self, Look},
 };
 use crate::support::{
     call::{self, Cli},
@@ -81,6 +83,8 @@ impl Ways {
 pub(super) struct Crowd {
     pub(super) nodes: Vec<HostFile>,
     pub(super) admin: HostFile,
+    /// The addresses that they share.
+    range: String,
     ways: Ways,
     start: Instant,
     calls: Mutex<Vec<Call>>,
@@ -95,6 +99,8 @@ pub(super) struct Crowd {
     renewed: Mutex<Duration>,
     /// When calls that need no store began and ended.
     idle: Mutex<Vec<(Duration, Duration)>>,
+    /// What an operator sees of the store all the time.
+    looks: Mutex<Vec<Look>>,
     /// Nobody pauses.
     hurry: AtomicBool,
     over: AtomicBool,
@@ -127,6 +133,7 @@ impl Crowd {
         let crowd = &Self {
             nodes: nodes.nodes.into_iter().map(|node| node.with("deadlines", setting.clone())).collect(),
             admin: nodes.admin,
+            range: nodes.range,
             ways,
             start: Instant::now(),
             calls: Mutex::default(),
@@ -136,6 +143,7 @@ impl Crowd {
             restored: Mutex::default(),
             renewed: Mutex::default(),
             idle: Mutex::default(),
+            looks: Mutex::default(),
             hurry: AtomicBool::new(false),
             over: AtomicBool::new(false),
         };
@@ -144,6 +152,7 @@ impl Crowd {
                 scope.spawn(move || Caller::new(crowd, number).work());
             }
             scope.spawn(|| crowd.measure());
+            scope.spawn(|| crowd.watch());
             let over = Over(crowd); // they end, too, if this panics
             act(crowd);
             drop(over);
@@ -251,6 +260,41 @@ impl Crowd {
         }
     }
 
+    /// Knows at any time how far the store has come.
+    fn watch(&self) {
+        const PAUSE: Duration = Duration::from_millis(20);
+        ground::with_store(&self.admin, async |store| {
+            while !self.over.load(Ordering::SeqCst) {
+                let look = witness::look(store, || self.now()).await;
+                lock(&self.looks).extend(look);
+                tokio::time::sleep(PAUSE).await;
+            }
+        });
+    }
+
+    /// ADDs that were told that the pool is full while the store never held all of it. A store that was restored has another
+    /// past.
+    fn falsely_full(&self, calls: &[Call]) -> Vec<Call> {
+        if lock(&self.restored).is_some() {
+            return Vec::new();
+        }
+        let looks = lock(&self.looks);
+        let full = calls.iter().filter(|call| is_told_full(&call.answer));
+        let bounded = full.filter_map(|call| Some((call, witness::between(&looks, call.began, call.ended)?)));
+        let bounded: Vec<_> = bounded.collect();
+        report(&format!("{} were told that the pool is full between two looks at the store", bounded.len()));
+        ground::with_store(&self.admin, async |store| {
+            let mut past = witness::Past::new(store, &self.range);
+            let mut found = Vec::new();
+            for (call, revisions) in bounded {
+                if !past.may_have_held(POOL.into(), revisions).await {
+                    found.push(call.clone());
+                }
+            }
+            found
+        })
+    }
+
     fn judge(&self) {
         let (calls, living, restored) = (lock(&self.calls), lock(&self.living), *lock(&self.restored));
         for node in &self.nodes {
@@ -274,6 +318,10 @@ impl Crowd {
         let end = End { journalled, told, looked: self.now(), owners, restored };
         let unexplained = impossible(&calls, &end);
         assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
+        let untrue = untrue(&calls, &end, POOL, self.ways.add);
+        assert!(untrue.is_empty(), "{} were not told the truth: {}", untrue.len(), untrue.join("\n"));
+        let falsely = self.falsely_full(&calls);
+        assert!(falsely.is_empty(), "the pool was not full for {} calls: {falsely:#?}", falsely.len());
         for (pod, sandbox) in living.iter() {
             let has = |(address, its, _): &(String, String, _)| *address == sandbox.address && its == pod;
             assert!(end.owners.iter().any(has), "{pod} lost its lease: {sandbox:?}");
@@ -302,8 +350,8 @@ impl Crowd {
                 let excused = lock(&self.excused).iter().any(|time| meets(&time));
                 // After a restore the store does not know all sandboxes.
                 let unknown = call.verb == Verb::Check && lock(&self.restored).is_some();
-                text.contains(&format!("is full ({POOL} of {POOL})"))
-                    || text.contains("newer sandbox")
+                // Whether those are true is asked when all is known.
+                refusals::reason(text, POOL).is_some()
                     || excused && (text.starts_with("11 ") || unknown && text.starts_with("101 "))
             }
         };
@@ -423,7 +471,7 @@ impl<'a> Caller<'a> {
         });
         self.serial += 2;
         for (running, container, began) in started {
-            let answer = self.added(pod, &container, began, running);
+            let answer = self.added(pod, node, &container, began, running);
             self.settle(pod, node, container, answer);
         }
     }
@@ -437,17 +485,17 @@ impl<'a> Caller<'a> {
             thread::sleep(Duration::from_millis(self.chance.below(30)));
             running.kill();
         }
-        self.added(pod, container, began, running)
+        self.added(pod, node, container, began, running)
     }
 
-    fn added(&self, pod: &Pod, container: &str, began: Duration, running: Running) -> Answer {
+    fn added(&self, pod: &Pod, node: usize, container: &str, began: Duration, running: Running) -> Answer {
         let finished = call::Answer(running.wait());
         let answer = match finished.0.code() {
             None => Answer::None,
             Some(0) => Answer::Address(address(&finished)),
             Some(_) => refused(&finished),
         };
-        self.saw(Verb::Add, pod, container, began, answer.clone());
+        self.saw(Verb::Add, pod, (node, container), began, answer.clone());
         answer
     }
 
@@ -481,7 +529,7 @@ impl<'a> Caller<'a> {
         let finished = self.call("DEL", pod, node, container).run();
         let is_done = finished.0.code() == Some(0) && finished.0.stdout.is_empty();
         let answer = if is_done { Answer::Done } else { refused(&finished) };
-        self.saw(Verb::Del, pod, container, began, answer);
+        self.saw(Verb::Del, pod, (node, container), began, answer);
     }
 
     fn check(&self, pod: &Pod, sandbox: &Sandbox) {
@@ -489,7 +537,7 @@ impl<'a> Caller<'a> {
         let finished = self.call("CHECK", pod, sandbox.node, &sandbox.container).run();
         let is_well = finished.0.code() == Some(0);
         let answer = if is_well { Answer::Address(sandbox.address.clone()) } else { refused(&finished) };
-        self.saw(Verb::Check, pod, &sandbox.container, began, answer);
+        self.saw(Verb::Check, pod, (sandbox.node, &sandbox.container), began, answer);
     }
 
     fn call(&self, verb: &str, pod: &Pod, node: usize, container: &str) -> call::Call {
@@ -499,11 +547,12 @@ impl<'a> Caller<'a> {
             .field("args", json!({ "cni": { "sticky": pod.sticky.to_string() } }))
     }
 
-    fn saw(&self, verb: Verb, pod: &Pod, container: &str, began: Duration, answer: Answer) {
+    fn saw(&self, verb: Verb, pod: &Pod, (node, container): (usize, &str), began: Duration, answer: Answer) {
         let call = Call {
             verb,
             pod: pod.name.clone(),
             container: container.into(),
+            node,
             sticky: pod.sticky,
             began,
             ended: self.crowd.now(),
@@ -536,6 +585,10 @@ fn refused(answer: &call::Answer) -> Answer {
     })
 }
 
+fn is_told_full(answer: &Answer) -> bool {
+    matches!(answer, Answer::Refused(text) if refusals::reason(text, POOL) == Some(Reason::Full))
+}
+
 fn counted(calls: &[Call]) -> String {
     let count = |verb: Verb, is: fn(&Answer) -> bool| {
         calls.iter().filter(|call| call.verb == verb && is(&call.answer)).count()
@@ -543,10 +596,11 @@ fn counted(calls: &[Call]) -> String {
     let slowest =
         calls.iter().filter(|call| call.verb == Verb::Add).map(|call| call.ended - call.began).max();
     format!(
-        "{} calls: {} ADDs with an address, {} refused, {} killed, {} DELs, {} CHECKs; the slowest ADD took {:.1?}",
+        "{} calls: {} ADDs with an address, {} refused, {} of them as the pool was full, {} killed, {} DELs, {} CHECKs; the slowest ADD took {:.1?}",
         calls.len(),
         count(Verb::Add, |answer| matches!(answer, Answer::Address(_))),
         count(Verb::Add, |answer| matches!(answer, Answer::Refused(_))),
+        count(Verb::Add, is_told_full),
         count(Verb::Add, |answer| *answer == Answer::None),
         count(Verb::Del, |answer| *answer == Answer::Done),
         count(Verb::Check, |answer| matches!(answer, Answer::Address(_))),

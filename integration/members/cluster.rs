@@ -83,6 +83,8 @@ pub(super) fn run(options: Options, setting: Setting, act: impl FnOnce(&mut Clus
 /// Who uses the cluster.
 pub(super) struct Nodes {
     pub(super) nodes: Vec<HostFile>,
+    /// The addresses of their pool.
+    pub(super) range: String,
     /// An operator, who may do everything and has a way of his own.
     pub(super) admin: HostFile,
 }
@@ -91,7 +93,7 @@ impl Nodes {
     /// The same as users with the roles of nodes and of an administrator.
     pub(super) fn with_users(self) -> Self {
         let nodes = self.nodes.into_iter().map(|node| as_user(node, "leasehold-node-prod-a"));
-        Self { nodes: nodes.collect(), admin: as_user(self.admin, "leasehold-admin") }
+        Self { nodes: nodes.collect(), admin: as_user(self.admin, "leasehold-admin"), ..self }
     }
 }
 
@@ -225,7 +227,7 @@ impl Cluster {
         let admin = all.node("admin").endpoints(ways);
         Cli::new(&admin).args(["cluster", "add", "prod-a", "--uid", uid]).run().success();
         let subnet = Ipv4Addr::new(10, net, 0, 0);
-        let (start, end) = (u32::from(subnet) + 1, u32::from(subnet) + POOL);
+        let [start, end] = [1, POOL].map(|number| Ipv4Addr::from(u32::from(subnet) + number));
         ground::pool(
             &admin,
             json!({
@@ -233,8 +235,8 @@ impl Cluster {
                 "name": "lan", "networks": ["lan100"], "serves": ["*/*"], "coolDown": "0s", "probe": "never",
                 "ranges": [{
                     "subnet": format!("{subnet}/16"),
-                    "start": Ipv4Addr::from(start),
-                    "end": Ipv4Addr::from(end),
+                    "start": start,
+                    "end": end,
                 }],
             }),
         );
@@ -244,7 +246,7 @@ impl Cluster {
             endpoints.rotate_left(shift);
             all.node(&format!("n{number}")).endpoints(endpoints)
         });
-        Nodes { nodes: nodes.collect(), admin }
+        Nodes { nodes: nodes.collect(), range: format!("{start}-{end}"), admin }
     }
 
     /// Any member that does not lead now, and the one that does.

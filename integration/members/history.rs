@@ -30,6 +30,8 @@ pub(super) struct Call {
     pub(super) pod: String,
     /// Never used again for another sandbox.
     pub(super) container: String,
+    /// The number of the node that was called.
+    pub(super) node: usize,
     /// Does the pod keep its address?
     pub(super) sticky: bool,
     /// Of one monotonic clock, as all times here.
@@ -322,20 +324,26 @@ fn table(steps: &[Step<'_>]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::support::chance::Chance;
 
     const A: &str = "10.1.0.1";
 
-    fn seconds(number: u64) -> Duration {
+    pub(in crate::members) fn seconds(number: u64) -> Duration {
         Duration::from_secs(number)
     }
 
-    /// `ADD p c1 [0,1] A`: verb, pod, container, when, and the answer: an address, `done`, `refused` or `none`.
-    fn call(line: &str) -> Call {
+    /// `ADD p c1 [0,1] A`: verb, pod, container, when, and the answer: an address, `done`, `refused`, `none`, `full` (of two),
+    /// or `newer:c2` where that container has the lease. A container is on node 0, or as in `c1@2`.
+    pub(in crate::members) fn call(line: &str) -> Call {
+        let placed = |text: &str| -> (String, usize) {
+            let (container, node) = text.split_once('@').unwrap_or((text, "0"));
+            (container.into(), node.parse().unwrap())
+        };
         let words: Vec<&str> = line.split(' ').collect();
         let [verb, pod, container, when, answer] = words[..] else { panic!("{line}") };
+        let (container, node) = placed(container);
         let (began, ended) = when.trim_matches(['[', ']']).split_once(',').unwrap();
         Call {
             verb: match verb {
@@ -345,7 +353,8 @@ mod tests {
                 other => panic!("{other}"),
             },
             pod: pod.into(),
-            container: container.into(),
+            container,
+            node,
             sticky: pod.starts_with("sticky"),
             began: seconds(began.parse().unwrap()),
             ended: seconds(ended.parse().unwrap()),
@@ -355,7 +364,12 @@ mod tests {
                 "done" => Answer::Done,
                 "refused" => Answer::Refused("the store is down".into()),
                 "none" => Answer::None,
-                other => panic!("{other}"),
+                "full" => Answer::Refused("11 pool lan is full (2 of 2); widen the pool".into()),
+                other => {
+                    let (container, node) = placed(other.strip_prefix("newer:").unwrap());
+                    let what = "11 a newer sandbox of this pod has its lease";
+                    Answer::Refused(format!("{what}; container {container} on node n{node}: it is new"))
+                }
             },
         }
     }

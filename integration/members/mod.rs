@@ -1,10 +1,13 @@
 //! Three real etcds in namespaces, under sixty-four callers, while one thing after another goes wrong. What the callers
-//! saw is held against the rules of ownership; see [`history`].
+//! saw is held against the rules of ownership, see [`history`], and what they were told instead of an address against what
+//! they saw, see [`refusals`], and against the store's own history, see [`witness`].
 #![expect(clippy::disallowed_methods, reason = "time limits are of the real clock")]
 
 mod callers;
 mod cluster;
 mod history;
+mod refusals;
+mod witness;
 
 use std::collections::BTreeMap;
 
