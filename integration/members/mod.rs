@@ -9,7 +9,7 @@ mod history;
 mod refusals;
 mod witness;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, thread, time::Duration};
 
 use callers::{Crowd, Sandbox, Ways};
 use cluster::{Authority, Disks, MEMBERS, Setting, Slow};
@@ -19,12 +19,12 @@ use crate::{
     documents,
     support::{
         apiserver::Apiserver,
-        call::Cli,
+        call::{Call, Cli},
         etcd::Etcd,
         host::HostFile,
         lan::Host,
         parts::{Part, Version, require},
-        process::{eventually, report},
+        process::{Finished, eventually, report},
     },
 };
 
@@ -125,11 +125,13 @@ fn disks(version: Version) {
     });
 }
 
-/// Certificates are renewed, of each member and of the nodes; then everybody must be a user.
+/// Certificates are renewed, of each member and of the nodes; then everybody must be a user, and each role is at work.
 fn secrets(version: Version) {
     let authority = Authority::new();
-    cluster::run(Etcd::with(version).tls_with(authority.secrets()), Setting::default(), |cluster| {
-        Crowd::work(cluster.nodes().with_users(), Ways::at_leisure(), |crowd| {
+    let api = Apiserver::shared();
+    let setting = Setting { server: Some(api.address()), ..Setting::default() };
+    cluster::run(Etcd::with(version).tls_with(authority.secrets()), setting, |cluster| {
+        Crowd::work(cluster.nodes_of(&uid_of(api), 1).with_users(), Ways::at_leisure(), |crowd| {
             crowd.goes_on("all well");
             for (number, member) in ["m0", "m1", "m2"].into_iter().enumerate() {
                 authority.issue(member);
@@ -153,6 +155,13 @@ fn secrets(version: Version) {
             crowd.strike(|| cluster.etcd.enable_auth());
             crowd.goes_on("everybody is a user");
             let reaper = cluster::as_user(crowd.admin.node("reaper"), "leasehold-reaper-prod-a");
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    a_person_works(&crowd.admin);
+                    a_reaper_works(api, &crowd.admin, &crowd.nodes[0], &reaper);
+                });
+                crowd.goes_on("a person and a reaper work");
+            });
             for host in [&crowd.admin, &reaper] {
                 Cli::new(host).line("check").run().success();
             }
@@ -160,16 +169,88 @@ fn secrets(version: Version) {
     });
 }
 
+/// The pool of all is changed beneath them, and a device gets an address and gives it back.
+fn a_person_works(admin: &HostFile) {
+    const ROUNDS: u8 = 2;
+    let person = |line: &str| Cli::new(admin).line(line).run().success().to_owned();
+    person(
+        "pool create side --network lan100 --subnet 10.1.0.0/16 --range 10.1.1.1-10.1.1.9 --serves none/none",
+    );
+    let document = person("pool show lan -o yaml");
+    for round in 1..=ROUNDS {
+        let server = format!("10.1.2.{round}");
+        apply(admin, &with_dns(&document, &server)).success();
+        assert!(person("pool show lan -o yaml").contains(&server));
+        person("lease reserve 10.1.1.1 --reason printer");
+        assert!(person("lease show 10.1.1.1").contains("printer"));
+        assert!(person("lease list").contains("10.1.1.1 "));
+        person("lease release 10.1.1.1");
+        assert!(!person("lease list").contains("10.1.1.1 "));
+    }
+}
+
+/// A pod that has ended gives its address back, beside many that the API does not know, which are missed for the first time.
+/// What a person does with a pool, a reaper may not.
+fn a_reaper_works(api: &Apiserver, admin: &HostFile, node: &HostFile, reaper: &HostFile) {
+    let namespace = api.namespace();
+    let (pod, its) = (format!("{namespace}/job-7d9c4f6b5d-x7k2p"), format!("{namespace}-n1"));
+    let person = |line: &str| Cli::new(admin).line(line).run().success().to_owned();
+    let pool = "pool create jobs --network lan100 --subnet 10.1.0.0/16 --range 10.1.3.1-10.1.3.9";
+    person(&format!("{pool} --serves {namespace}/*"));
+    assert_eq!(Call::add(node).pod(&pod).container("job").run().addresses().len(), 1);
+    api.node(&its);
+    let name = pod.rsplit('/').next().unwrap();
+    api.pod(&namespace, name, &its);
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+    api.set_status(&path, &json!({ "phase": "Succeeded" }));
+
+    let kubeconfig = format!("--kubeconfig={}", api.kubeconfig().display());
+    let pass = || {
+        // The callers' are never missed for so long.
+        let graces = ["--finished-after=1s", "--absent-after=1h", "--owner-after=1h"];
+        let finished = Cli::new(reaper).args(["reap", "-o", "json", &kubeconfig]).args(graces).run();
+        let report: Value =
+            serde_json::from_str(finished.stdout()).unwrap_or_else(|error| panic!("{error}: {finished:?}"));
+        assert_eq!(report["troubles"], json!([]), "{report}");
+        report
+    };
+    // The first sees that it has ended.
+    let first = pass();
+    assert_eq!(first["givenBack"], 0, "{first}");
+    thread::sleep(Duration::from_millis(1_100));
+    let second = pass();
+    assert_eq!(second["givenBack"], 1, "{second}");
+    assert!(!person("lease list").contains(&pod));
+
+    let document = person("pool show jobs -o yaml");
+    let refused = apply(reaper, &with_dns(&document, "10.1.2.9"));
+    assert_eq!(refused.code(), Some(1), "{refused:?}");
+    assert!(refused.stderr().contains("permission denied"), "{refused:?}");
+    assert_eq!(person("pool show jobs -o yaml"), document);
+}
+
+fn apply(host: &HostFile, document: &str) -> Finished {
+    Cli::new(host).line("pool apply -f -").stdin(document).run()
+}
+
+fn with_dns(document: &str, server: &str) -> String {
+    format!("{}\ndns: {{nameservers: [{server}]}}\n", document.trim_end())
+}
+
+/// By which a cluster is registered.
+fn uid_of(api: &Apiserver) -> String {
+    let system = api.get("/api/v1/namespaces/kube-system").unwrap();
+    system["metadata"]["uid"].as_str().unwrap().to_owned()
+}
+
 /// A snapshot is restored on all members. Where its revisions go on far above (`bump`), no node can notice. Another `net` for
 /// each: the pods of all of them are on one API.
 fn restore(version: Version, bump: Option<u64>, net: u8) {
     let api = Apiserver::shared();
-    let system = api.get("/api/v1/namespaces/kube-system").unwrap();
-    let uid = system["metadata"]["uid"].as_str().unwrap();
     let namespace = api.namespace();
     let setting = Setting { server: Some(api.address()), ..Setting::default() };
     cluster::run(Etcd::with(version), setting, |cluster| {
-        Crowd::work(cluster.nodes_of(uid, net), Ways::in_namespace(&namespace), |crowd| {
+        Crowd::work(cluster.nodes_of(&uid_of(api), net), Ways::in_namespace(&namespace), |crowd| {
             crowd.goes_on("all well");
             let (snapshot, made) = (cluster.etcd.snapshot(), crowd.now());
             // What was under way when it was made rests on the same past, and is not to be told from a call of later.
@@ -267,13 +348,13 @@ fn disks_of_3_6_that_are_slow_or_full_cost_nobody_an_address() {
 
 #[test]
 fn new_certificates_and_users_of_3_4_cost_nobody_an_address() {
-    require!(Part::Root, Part::Program("openssl"), Part::Etcd(Version::V34));
+    require!(Part::Root, Part::Program("openssl"), Part::Apiserver, Part::Etcd(Version::V34));
     secrets(Version::V34);
 }
 
 #[test]
 fn new_certificates_and_users_of_3_6_cost_nobody_an_address() {
-    require!(Part::Root, Part::Program("openssl"), Part::Etcd(Version::V36));
+    require!(Part::Root, Part::Program("openssl"), Part::Apiserver, Part::Etcd(Version::V36));
     secrets(Version::V36);
 }
 
