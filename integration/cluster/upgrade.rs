@@ -21,8 +21,9 @@ fn an_upgrade_under_load_fails_no_pod() {
     if lacks(&PARTS) {
         return;
     }
-    const CALLERS: u32 = 5;
-    const PAUSE: Duration = Duration::from_millis(100); // fifty a second, of all
+    // Sixty-four a second of all, so that there are fifty on two cores that have more to do.
+    const CALLERS: u32 = 8;
+    const PAUSE: Duration = Duration::from_millis(125);
     alone("upgrade", |scene| {
         let site = scene.site;
         scene.pool("load", 20, "--cool-down 0s");
