@@ -14,6 +14,7 @@
 mod deaths;
 mod demo;
 mod events;
+mod forced;
 mod image;
 mod jobs;
 mod machine;

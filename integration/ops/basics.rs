@@ -196,6 +196,28 @@ async fn a_pods_own_address_that_still_answers_elsewhere_is_refused_with_the_mac
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_successor_of_a_pod_deleted_by_force_waits_on_its_own_node_until_the_old_one_is_silent() {
+    let world = World::new(&[sticky(r1())]);
+    let n1 = world.node("n1");
+    let of = |uid: &str, container: &str| {
+        let mut request = n1.ask("shop/db-0", container);
+        request.uid = Some(Uid::new(uid).unwrap());
+        request
+    };
+    n1.run(&of("u1", "c1")).await.unwrap();
+    // A new sandbox of the same pod: its kubelet has ended the old one.
+    n1.wire.hears("10.0.0.10");
+    n1.run(&of("u1", "c2")).await.unwrap();
+    assert!(n1.wire.asked().is_empty());
+    assert!(n1.refused(&of("u2", "c3")).await.contains("still answers"));
+    assert!(n1.del("shop/db-0", "c2").await);
+    n1.wire.answering.lock().unwrap().clear();
+    assert_eq!(addresses(&n1.run(&of("u2", "c4")).await.unwrap()), "10.0.0.10");
+    assert_eq!(n1.wire.asked(), ["10.0.0.10"]);
+    world.audit();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_bound_elsewhere_a_moment_ago_is_not_taken() {
     let world = World::new(&[r4()]);
     let (n1, n2) = (world.node("n1"), world.node("n2"));

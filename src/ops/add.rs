@@ -464,9 +464,17 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         lease.bound().is_some_and(|stamp| stamp.node != self.ctx.node.node)
     }
 
+    /// May the sandbox that has the lease still be on the wire? A kubelet ends a pod's sandbox before it makes the next. But a
+    /// pod that was deleted by force has a successor of its name while it still ends, perhaps on the same node.
+    fn may_live(&self, lease: &Lease) -> bool {
+        let another =
+            |stamp: &Stamp| matches!((&stamp.uid, &self.request.uid), (Some(old), Some(new)) if old != new);
+        self.is_elsewhere(lease) || lease.bound().is_some_and(another)
+    }
+
     /// Asks the wire about the pod's own addresses where somebody may still answer on them.
     async fn probe_own(&self, view: &View, source: &Source, lease: &Stored<Lease>) -> Result<(), Refusal> {
-        let doubtful = self.is_elsewhere(&lease.value) || lease.value.unconfirmed || view.frozen.is_some();
+        let doubtful = self.may_live(&lease.value) || lease.value.unconfirmed || view.frozen.is_some();
         if !doubtful || source.probe == ProbeRule::Never {
             return Ok(());
         }
