@@ -29,8 +29,9 @@ mod upgrade;
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    process::{self, Child},
     sync::{
-        PoisonError, RwLock,
+        LazyLock, PoisonError, RwLock,
         atomic::{AtomicU32, Ordering},
     },
     thread,
@@ -40,7 +41,10 @@ use std::{
 use scene::Scene;
 use site::{CONTROL, Site};
 
-use crate::support::parts::{Part, Plugins, Version};
+use crate::support::{
+    leftovers,
+    parts::{Part, Plugins, Version},
+};
 
 /// What every test here cannot do without.
 const PARTS: [Part; 9] = [
@@ -58,6 +62,8 @@ const PARTS: [Part; 9] = [
 /// The cluster, while there is somebody who wants it.
 static CLUSTER: RwLock<Option<Site>> = RwLock::new(None);
 static WANTED: AtomicU32 = AtomicU32::new(0);
+/// The run may end before the cluster is taken down, by Ctrl-C or since its last test has passed.
+static FOLLOWER: LazyLock<Child> = LazyLock::new(|| leftovers::follow(process::id()));
 
 /// A test that leaves nodes, control plane and store as they are. Others of its kind run beside it.
 fn calm(name: &str, act: impl FnOnce(&Scene<'_>) + Send) {
@@ -100,6 +106,7 @@ struct Want;
 
 impl Want {
     fn begin() -> Self {
+        LazyLock::force(&FOLLOWER);
         WANTED.fetch_add(1, Ordering::SeqCst);
         Self
     }

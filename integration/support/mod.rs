@@ -11,6 +11,7 @@ pub(crate) mod folder;
 pub(crate) mod ground;
 pub(crate) mod host;
 pub(crate) mod lan;
+pub(crate) mod leftovers;
 pub(crate) mod parts;
 pub(crate) mod port;
 pub(crate) mod process;
