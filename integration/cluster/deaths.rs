@@ -52,6 +52,7 @@ fn the_pods_of_a_dead_node_run_again_with_no_command_to_leasehold() {
         let (db, web): (Vec<_>, Vec<_>) = before.into_iter().partition(|pod| pod.name.starts_with("db-"));
         let there = web.iter().filter(|pod| pod.node == "node1").count();
         assert!((1..10).contains(&there), "{web:?}");
+        assert!(db.iter().any(|pod| pod.node == "node1"), "{db:?}");
 
         let dead = Instant::now();
         site.machine("node1").power_off();

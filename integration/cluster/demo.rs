@@ -46,6 +46,7 @@ fn the_story_of_a_service_and_its_addresses() {
             "{}",
             site.api.kubectl(&["--namespace=leasehold", "get", "pods", "--output=wide"]).success().trim_end()
         );
+        println!("# (An installer counts as ready once it was asked, within half a minute.)");
 
         step("A range of two addresses for the pods of shop/db");
         let (first, last) = site.addresses(2);

@@ -106,8 +106,10 @@ fn a_drained_nodes_pods_take_their_addresses_with_them() {
         scene.pool("db", 4, "");
         scene.stateful_set("db", 4, &json!({}));
         let before = scene.all_running(4);
+        assert!(before.iter().any(|pod| pod.node == "node1"), "{before:?}");
+        scene.kubectl("create poddisruptionbudget db --selector=app=db --max-unavailable=1");
         scene.kubectl("cordon node1");
-        let selector = "--pod-selector=app=db --ignore-daemonsets";
+        let selector = "--pod-selector=app=db --ignore-daemonsets --timeout=20s";
         scene.kubectl_for(&format!("drain node1 {selector}"));
         let after = scene.site.wait("four pods on the other node", || {
             let pods = scene.all_running(4);

@@ -183,6 +183,26 @@ impl<'a> Scene<'a> {
         lease["container"].as_str().unwrap().into()
     }
 
+    /// Calls the plugin on a node for a pod of this namespace, as macvlan does for a runtime.
+    #[track_caller]
+    pub(super) fn call_plugin(&self, command: &str, node: &str, pod: &str, container: &str) {
+        let mut plugin = self.site.machine(node).command("/usr/bin/env");
+        plugin.args([
+            &format!("CNI_COMMAND={command}"),
+            "CNI_PATH=/opt/cni/bin",
+            "CNI_IFNAME=eth0",
+            "CNI_NETNS=/run/netns/none",
+            &format!("CNI_CONTAINERID={container}"),
+            &format!("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={pod}", self.namespace),
+            "/opt/cni/bin/leasehold",
+        ]);
+        let network = json!({
+            "cniVersion": "1.0.0", "name": "lan100", "type": "macvlan", "ipam": { "type": "leasehold" },
+        });
+        let finished = run(&mut plugin, network.to_string().as_bytes());
+        assert_eq!(finished.code(), Some(0), "{command}: {}{}", finished.stdout(), finished.stderr());
+    }
+
     /// Addresses, without the link-local one, and hardware address of the pod's `eth0`.
     #[track_caller]
     pub(super) fn interface(&self, pod: &Pod) -> (Vec<String>, String) {

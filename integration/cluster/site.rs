@@ -122,6 +122,7 @@ impl Site {
         self.cli(&format!("cluster add prod-a --uid {uid}")).success();
         let folder = self.manifests();
         self.api.kubectl(&["apply", "--kustomize", folder.path().to_str().unwrap()]).success();
+        // They are ready after half a minute, when a kubelet that is new asks them for the first time.
         for machine in &self.machines {
             self.wait(&format!("the installer of {}", machine.name), || {
                 let host_file = machine.read("etc/cni/net.d/leasehold.d/config.json");

@@ -39,21 +39,7 @@ fn an_upgrade_under_load_fails_no_pod() {
 
         let (over, done) = (AtomicBool::new(false), AtomicU32::new(0));
         let call = |command: &str, caller: u32, turn: u32| {
-            let mut plugin = machine.command("/usr/bin/env");
-            plugin.args([
-                &format!("CNI_COMMAND={command}"),
-                "CNI_PATH=/opt/cni/bin",
-                "CNI_IFNAME=eth0",
-                "CNI_NETNS=/run/netns/none",
-                &format!("CNI_CONTAINERID=c{caller}-{turn}"),
-                &format!("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=upgrade;K8S_POD_NAME=load-{caller}"),
-                "/opt/cni/bin/leasehold",
-            ]);
-            let network = json!({
-                "cniVersion": "1.0.0", "name": "lan100", "type": "macvlan", "ipam": { "type": "leasehold" },
-            });
-            let finished = run(&mut plugin, network.to_string().as_bytes());
-            assert_eq!(finished.code(), Some(0), "{command}: {}{}", finished.stdout(), finished.stderr());
+            scene.call_plugin(command, "node1", &format!("load-{caller}"), &format!("c{caller}-{turn}"));
         };
         let begun = Instant::now();
         thread::scope(|scope| {
