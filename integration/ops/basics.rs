@@ -5,7 +5,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use leasehold::{
     domain::{
         lease::{Binding, Lease, LeasedAddress, Seen, Timestamp},
-        names::{ContainerId, DomainName, IfName, PoolName, StoreId, Uid},
+        names::{BootId, ContainerId, DomainName, IfName, PoolName, StoreId, Uid},
         pool::Range,
     },
     ops::{self, Add, Inline, Refusal},
@@ -198,9 +198,9 @@ async fn a_pods_own_address_that_still_answers_elsewhere_is_refused_with_the_mac
 #[tokio::test(start_paused = true)]
 async fn the_successor_of_a_pod_deleted_by_force_waits_on_its_own_node_until_the_old_one_is_silent() {
     let world = World::new(&[sticky(r1())]);
-    let n1 = world.node("n1");
+    let mut n1 = world.node("n1");
     let of = |uid: &str, container: &str| {
-        let mut request = n1.ask("shop/db-0", container);
+        let mut request = world.node("n1").ask("shop/db-0", container);
         request.uid = Some(Uid::new(uid).unwrap());
         request
     };
@@ -214,6 +214,11 @@ async fn the_successor_of_a_pod_deleted_by_force_waits_on_its_own_node_until_the
     n1.wire.answering.lock().unwrap().clear();
     assert_eq!(addresses(&n1.run(&of("u2", "c4")).await.unwrap()), "10.0.0.10");
     assert_eq!(n1.wire.asked(), ["10.0.0.10"]);
+    // No sandbox outlives a boot.
+    n1.me.boot = Some(BootId::new("another").unwrap());
+    n1.wire.hears("10.0.0.10");
+    n1.run(&of("u3", "c5")).await.unwrap();
+    assert!(n1.wire.asked().is_empty());
     world.audit();
 }
 

@@ -320,7 +320,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
                     return Err(Refusal::ReservedUnfit { address: lease.value.addresses[0].address, reason });
                 }
                 self.refuse_wrong_node(view, &lease.value)?;
-                if self.is_elsewhere(&lease.value) {
+                if self.may_live(&lease.value) {
                     // None of its addresses is taken; but its pod may live there, and is not to lose them.
                     let own = self.source_of(view, &lease.value).ok();
                     self.probe_own(view, own.as_ref().unwrap_or(&sources[0]), lease).await?;
@@ -345,8 +345,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
             return newer("it was bound while this ADD worked");
         }
         if stamp.node == self.ctx.node.node {
-            let same_boot = stamp.boot.is_none() || stamp.boot == self.ctx.node.boot;
-            if same_boot && stamp.boot_clock >= self.request.started {
+            if self.is_this_boot(stamp) && stamp.boot_clock >= self.request.started {
                 return newer("it was bound after this ADD began");
             }
             return Ok(());
@@ -460,16 +459,18 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         }
     }
 
-    fn is_elsewhere(&self, lease: &Lease) -> bool {
-        lease.bound().is_some_and(|stamp| stamp.node != self.ctx.node.node)
+    /// May the sandbox that has the lease still be on the wire? A kubelet ends a pod's sandbox before it makes the next. But a
+    /// pod that was deleted by force has a successor of its name while it still ends, perhaps on the same node; no sandbox
+    /// outlives a boot.
+    fn may_live(&self, lease: &Lease) -> bool {
+        let Some(stamp) = lease.bound() else { return false };
+        let another = matches!((&stamp.uid, &self.request.uid), (Some(old), Some(new)) if old != new);
+        stamp.node != self.ctx.node.node || another && self.is_this_boot(stamp)
     }
 
-    /// May the sandbox that has the lease still be on the wire? A kubelet ends a pod's sandbox before it makes the next. But a
-    /// pod that was deleted by force has a successor of its name while it still ends, perhaps on the same node.
-    fn may_live(&self, lease: &Lease) -> bool {
-        let another =
-            |stamp: &Stamp| matches!((&stamp.uid, &self.request.uid), (Some(old), Some(new)) if old != new);
-        self.is_elsewhere(lease) || lease.bound().is_some_and(another)
+    /// Was this, of this node, written since it booted?
+    fn is_this_boot(&self, stamp: &Stamp) -> bool {
+        stamp.boot.is_none() || stamp.boot == self.ctx.node.boot
     }
 
     /// Asks the wire about the pod's own addresses where somebody may still answer on them.
