@@ -16,7 +16,11 @@ fn a_deleted_pod_comes_back_to_its_address_on_whatever_node() {
         let before = scene.all_running(2);
         before.iter().for_each(|pod| scene.answers(pod));
 
+        // While it has nowhere to run, its address is kept: an address that is free would come back, too, as it is the first.
+        scene.kubectl("cordon node1 node2");
         scene.kubectl("delete pod db-0");
+        scene.leases_are(&["db-0 held", "db-1 bound"]);
+        scene.kubectl("uncordon node1 node2");
         let again = scene.successor(&before[0]);
         assert_eq!(again.address, before[0].address);
         scene.answers(&again);
