@@ -42,6 +42,7 @@ use super::{
 use crate::world::{ADD_DEADLINE, faults, holder};
 
 const DEL_DEADLINE: Duration = Duration::from_secs(5);
+/// `leasehold flush` has five minutes; a history is shorter.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(60);
 /// An operation that one fault of a moment made fail: nobody gives up before.
 const PATIENCE_MS: i64 = 2_900;

@@ -14,7 +14,7 @@ use crate::{
 /// Entries that one run replays beside its own work.
 pub const SOME: usize = 64;
 /// And for how long.
-pub const A_WHILE: Duration = Duration::from_millis(500);
+const A_WHILE: Duration = Duration::from_millis(500);
 
 /// An entry that ended nothing stays so long: the commit without an answer that it is here for may land later than
 /// this run's read. A frozen member applies what it was sent when it thaws, and the DEL of the runtime comes before.
