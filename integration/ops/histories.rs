@@ -13,6 +13,8 @@ use leasehold::{
     },
 };
 
+use tokio::time::Instant;
+
 use super::world::{Node, World, id, pool};
 
 fn one() -> World {
@@ -122,6 +124,72 @@ async fn a_partitioned_kubelet_does_not_take_the_lease_from_the_node_that_has_it
     assert!(!n1.del("shop/p", "A2").await && !n1.del("shop/p", "A").await);
     assert!(bound_to(&world, "shop/p", "B"));
     world.audit();
+}
+
+/// A clock that is five minutes ahead takes what was bound just now for old. So whoever takes a lease waits for as long as an
+/// answer may take, and whoever answers later binds once more (found by the simulation, seed 337937).
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_after_the_take_over_is_not_given() {
+    let (world, n1, n2) = one_ahead();
+    let mut gate = n2.way.pause(On::Commit(0), Side::After);
+    let slow = in_background(&n2, "A");
+    gate.reached().await;
+    let began = Instant::now();
+    n1.gets("shop/p", "B").await;
+    assert!(began.elapsed() > Duration::from_secs(5), "{:?}", began.elapsed());
+    gate.resume();
+    let refused = slow.await.unwrap().unwrap_err();
+    assert!(matches!(refused, Refusal::NewerSandbox { .. }), "{refused}");
+    assert!(bound_to(&world, "shop/p", "B"));
+    world.audit();
+}
+
+/// The same, and the answer is late, but before the take-over: the wait begins again, and then it answers on the wire.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_late_is_given_after_it_is_bound_once_more() {
+    let (world, n1, n2) = one_ahead();
+    let mut gate = n2.way.pause(On::Commit(0), Side::After);
+    let slow = in_background(&n2, "A");
+    gate.reached().await;
+    let first = world.lease("shop/p").unwrap().revision;
+    let taking = in_background(&n1, "B");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    gate.resume();
+    slow.await.unwrap().unwrap();
+    assert!(world.lease("shop/p").unwrap().revision > first);
+    n1.wire.hears("10.0.0.10");
+    let refused = taking.await.unwrap().unwrap_err();
+    assert!(matches!(refused, Refusal::StillAnswers { .. }), "{refused}");
+    assert!(bound_to(&world, "shop/p", "A"));
+    world.audit();
+}
+
+/// What is undone then is what was bound last.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_late_and_cannot_be_given_is_undone() {
+    let (world, _, n2) = one_ahead();
+    let mut gate = n2.way.pause(On::Commit(0), Side::After);
+    let slow = in_background(&n2, "A");
+    gate.reached().await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    gate.resume();
+    let added = slow.await.unwrap().unwrap();
+    ops::undo(&n2.context(Duration::from_secs(3)), &added).await.unwrap();
+    assert!(world.lease("shop/p").is_none(), "{}", world.show());
+    world.audit();
+}
+
+/// A world with two nodes, of which the first's clock is five minutes ahead.
+fn one_ahead() -> (World, Arc<Node>, Arc<Node>) {
+    let world = one();
+    let (n1, n2) = (world.node("n1"), world.node("n2"));
+    n1.clock.skew.store(300_000, std::sync::atomic::Ordering::Relaxed);
+    (world, Arc::new(n1), Arc::new(n2))
+}
+
+fn in_background(node: &Arc<Node>, container: &str) -> tokio::task::JoinHandle<Result<ops::Added, Refusal>> {
+    let (node, request) = (node.clone(), node.ask("shop/p", container));
+    tokio::spawn(async move { node.run(&request).await })
 }
 
 /// The same, where the pool was moved to another subnet in between: the pod that lives loses nothing, though nobody would

@@ -1,9 +1,12 @@
 //! ADD: the pod's own lease if it still fits, else an address for it. Commit before the answer, undo if the answer
 //! cannot be given.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     Change, Clock, Context, Heard, Log, Memory, Refusal, Wire, commit,
@@ -31,6 +34,12 @@ use crate::{
 /// A lease bound in the future of this node's clock by less than this may be of a minute ago on a node whose clock
 /// is ahead; by more, that clock says nothing.
 const MOST_SKEW_MS: i64 = 10 * 60 * 1000;
+/// An ADD answers so soon after the commit that it rests on was sent; later, it commits once more.
+const TO_ANSWER: Duration = Duration::from_secs(3);
+/// What the main plugin may need from that answer until its interface is heard.
+const TO_WIRE: Duration = Duration::from_secs(2);
+/// What an ADD keeps to ask the wire, and to commit.
+const TO_PROBE: Duration = Duration::from_secs(2);
 /// Leases that a full pool's error looks at.
 const SUSPECTS: usize = 16;
 
@@ -125,12 +134,13 @@ pub async fn add<S: Store, W: Wire, C: Clock, L: Log>(
     request: &Add,
 ) -> Result<Added, Refusal> {
     let id = lease_id(&request.caller, &request.ifname);
-    let mut run = Run { ctx, request, id: &id, first: None, conflicts: 0 };
+    let mut run = Run { ctx, request, id: &id, first: None, late: None, conflicts: 0 };
     loop {
         if Instant::now() >= ctx.deadline {
             return Err(Refusal::Contention { conflicts: run.conflicts });
         }
         match run.once().await {
+            Ok(Some(added)) if run.is_late(&added) => run.late = Some(added.doubtful),
             Ok(Some(added)) => return Ok(added),
             Ok(None) => run.conflicts += 1,
             // Perhaps nobody else sees it.
@@ -187,6 +197,10 @@ fn refuse_unread(view: &View, lease: &Lease) -> Result<(), Refusal> {
     Ok(())
 }
 
+fn newer(stamp: &Stamp, why: &str) -> Refusal {
+    Refusal::NewerSandbox { container: stamp.container.clone(), node: stamp.node.clone(), why: why.into() }
+}
+
 /// How a lease stands to a request.
 enum Standing<'v> {
     /// It is wholly what the request wants.
@@ -203,6 +217,8 @@ struct Run<'a, S, W, C, L> {
     id: &'a LeaseId,
     /// The container that the lease was bound to when this run first looked.
     first: Option<Option<ContainerId>>,
+    /// What this run bound is answered too late; was the lease doubtful before?
+    late: Option<bool>,
     conflicts: u32,
 }
 
@@ -266,11 +282,23 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         }
     }
 
-    /// The same container again: the same answer, and no write for a pod.
+    /// Whoever takes a lease from another waits for [`TO_ANSWER`] and [`TO_WIRE`], asks the wire, and commits if the lease is
+    /// unchanged. He may be about to, so what was bound longer ago is not answered before it is bound anew.
+    fn is_late(&self, added: &Added) -> bool {
+        let stamp = added.written.as_ref().and_then(|written| written.value.bound());
+        stamp.is_some_and(|stamp| self.since(stamp) > TO_ANSWER)
+    }
+
+    /// By the clock of this node, which wrote it since it booted.
+    fn since(&self, stamp: &Stamp) -> Duration {
+        Duration::from_micros(self.ctx.clock.boot_clock().saturating_sub(stamp.boot_clock))
+    }
+
+    /// The same container again: the same answer, and no write for a pod, but where this run was late.
     async fn same(&self, view: &View, lease: &Stored<Lease>) -> Result<Option<Added>, Refusal> {
         let source = self.source_of(view, &lease.value)?;
         let answer = self.answer(&source, &lease.value.addresses)?;
-        if matches!(self.id.holder, crate::domain::lease::Holder::Pod { .. }) {
+        if matches!(self.id.holder, crate::domain::lease::Holder::Pod { .. }) && self.late.is_none() {
             let memory = self.memory(view, None);
             return Ok(Some(Added { answer, written: None, doubtful: false, memory }));
         }
@@ -280,9 +308,11 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         txn.otherwise = vec![Read::Get(keys::lease(self.id))];
         match commit::surely(self.ctx.store, &txn, self.ctx.deadline).await? {
             Sent::Applied(revision) => {
-                // Not undone: the attachment stood before this run, and its container may live.
                 let memory = self.memory(view, Some(revision));
-                Ok(Some(Added { answer, written: None, doubtful: false, memory }))
+                let raw = record::encode_lease(&next, Some(&lease.raw));
+                // Not undone where the attachment stood before this run: its container may live.
+                let written = self.late.map(|_| Stored { value: next, revision, raw });
+                Ok(Some(Added { answer, written, doubtful: self.late.unwrap_or_default(), memory }))
             }
             Sent::Conflict(_) => Ok(None),
         }
@@ -334,26 +364,19 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
     /// A newer sandbox's lease is not taken.
     fn refuse_newer(&self, lease: &Lease) -> Result<(), Refusal> {
         let Some(stamp) = lease.bound() else { return Ok(()) };
-        let newer = |why: &str| {
-            Err(Refusal::NewerSandbox {
-                container: stamp.container.clone(),
-                node: stamp.node.clone(),
-                why: why.into(),
-            })
-        };
         if self.first.as_ref().is_some_and(|first| first.as_ref() != Some(&stamp.container)) {
-            return newer("it was bound while this ADD worked");
+            return Err(newer(stamp, "it was bound while this ADD worked"));
         }
         if stamp.node == self.ctx.node.node {
             if self.is_this_boot(stamp) && stamp.boot_clock >= self.request.started {
-                return newer("it was bound after this ADD began");
+                return Err(newer(stamp, "it was bound after this ADD began"));
             }
             return Ok(());
         }
         let age = self.ctx.clock.now().since(stamp.at);
         let window = i64::try_from(self.ctx.node.add_deadline.as_millis()).unwrap_or(i64::MAX);
         if (-MOST_SKEW_MS..window).contains(&age) {
-            return newer("it was bound there a moment ago, and may not be on the wire yet");
+            return Err(newer(stamp, "it was bound there a moment ago, and may not be on the wire yet"));
         }
         Ok(())
     }
@@ -473,12 +496,30 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         stamp.boot.is_none() || stamp.boot == self.ctx.node.boot
     }
 
+    /// Whoever has the lease may have bound it just now, and not be heard yet. On another node its clock says nothing of that,
+    /// but that it was long ago.
+    async fn let_it_arrive(&self, view: &View, lease: &Lease) {
+        const ALL: Duration = TO_ANSWER.saturating_add(TO_WIRE);
+        let Some(stamp) = lease.bound().filter(|_| self.may_live(lease)) else { return };
+        let arrived = if stamp.node == self.ctx.node.node {
+            Instant::now() + ALL.saturating_sub(self.since(stamp))
+        } else if self.ctx.clock.now().since(stamp.at) > 2 * MOST_SKEW_MS {
+            return;
+        } else {
+            view.read_at + ALL
+        };
+        // Where an ADD has little time, clocks must do.
+        let latest = self.ctx.deadline.checked_sub(TO_PROBE).unwrap_or(arrived);
+        sleep_until(arrived.min(latest)).await;
+    }
+
     /// Asks the wire about the pod's own addresses where somebody may still answer on them.
     async fn probe_own(&self, view: &View, source: &Source, lease: &Stored<Lease>) -> Result<(), Refusal> {
         let doubtful = self.may_live(&lease.value) || lease.value.unconfirmed || view.frozen.is_some();
         if !doubtful || source.probe == ProbeRule::Never {
             return Ok(());
         }
+        self.let_it_arrive(view, &lease.value).await;
         let addresses: Vec<IpAddr> = lease.value.addresses.iter().map(|a| a.address).collect();
         match self.ctx.wire.probe(&addresses).await {
             Heard::Silence => Ok(()),

@@ -1,6 +1,8 @@
 //! What an ADD reads before it decides: one transaction for all that its names lead to and for the pools that the node
 //! used last, one more for the documents of others that the index named.
 
+use tokio::time::Instant;
+
 use super::{Clock, Context, Log, Refusal, commit};
 use crate::{
     domain::{
@@ -24,6 +26,8 @@ const QUESTIONS: usize = 100;
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) revision: Revision,
+    /// When it was there.
+    pub(crate) read_at: Instant,
     pub(crate) meta: Meta,
     pub(crate) frozen: Option<Frozen>,
     pub(crate) lease: Option<Stored<Lease>>,
@@ -108,6 +112,7 @@ pub(crate) async fn read<S: Store, W, C, L>(
     let first: Vec<&PoolName> = asked.iter().chain(remembered.take(room.min(Memory::MOST_POOLS))).collect();
     reads.extend(first.iter().map(|name| Read::Get(keys::pool(name))));
     let snapshot = questions(ctx, &reads).await?;
+    let read_at = Instant::now();
 
     let meta = record::decode_meta(snapshot.entry(0).ok_or(Refusal::Empty)?)?;
     let frozen = snapshot.entry(1).map(record::decode_frozen);
@@ -141,7 +146,7 @@ pub(crate) async fn read<S: Store, W, C, L>(
         pools.push((name.clone(), pool_of(name, entry)?));
     }
     let workload = select::workload_of(caller, &index);
-    Ok(View { revision: snapshot.revision, meta, frozen, lease, workload, pools })
+    Ok(View { revision: snapshot.revision, read_at, meta, frozen, lease, workload, pools })
 }
 
 async fn questions<S: Store, W, C, L>(
