@@ -198,7 +198,8 @@ fn a_store_that_dies_during_the_replay_keeps_nobody_waiting() {
     stand.proxies[0].set(Fault::HoldCommit(2));
     let answer = Call::add(&stand.host).pod("shop/last").container("L").run();
     assert_eq!(answer.addresses().len(), 1);
-    assert!(answer.0.took < Duration::from_millis(1500), "{:?}", answer.0.took);
+    // Without an end it would wait for its deadline, 10 s.
+    assert!(answer.0.took < Duration::from_secs(4), "{:?}", answer.0.took);
     stand.proxies[0].release();
     let _ = bound(&stand.direct);
 }
