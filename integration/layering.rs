@@ -120,7 +120,13 @@ const ROWS: &[Row] = &[
         "std::fs",
         "std::env",
     ]),
-    row("journal", &["domain::*"]).whole().not(&["etcd_client", "tonic", "kube", "clap", "std::env"]),
+    row("journal", &["domain::*", "store"]).whole().not(&[
+        "etcd_client",
+        "tonic",
+        "kube",
+        "clap",
+        "std::env",
+    ]),
     row(
         "ops",
         &["domain::*", "probe::*", "store", "store::keys", "store::record", "store::changes", "journal::*"],

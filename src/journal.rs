@@ -17,9 +17,15 @@ use std::{
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::domain::{
-    lease::Holder,
-    names::{ClusterName, ContainerId, IfName, Namespace, NetworkName, NodeName, PodName, PoolName, StoreId},
+use crate::{
+    domain::{
+        lease::Holder,
+        names::{
+            BootId, ClusterName, ContainerId, IfName, Namespace, NetworkName, NodeName, PodName, PoolName,
+            StoreId,
+        },
+    },
+    store::Revision,
 };
 
 /// The version of the files.
@@ -329,8 +335,33 @@ fn sweep(folder: &Path) {
     }
 }
 
-/// How far this node has seen the store: an ID, and the highest revision. And the pools that it used last: names only,
-/// which say where to look first, never what is there.
+/// What a node remembers of the store. A store of the same ID that is behind it was restored from a snapshot.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Memory {
+    /// The ID that was seen last.
+    pub store: Option<StoreId>,
+    /// The highest revision that was seen of it.
+    pub revision: Revision,
+    /// The pools that its ADDs looked at last, the latest first. Their documents are asked for in an ADD's first read,
+    /// and one that the ADD turns out not to need is not looked at: a wrong name costs a question, a missing one a read.
+    pub pools: Vec<PoolName>,
+    /// When it was seen, the latest first, some seconds apart: a lease whose revision was seen long ago was not written
+    /// just now, whatever the clocks of others say.
+    pub sightings: Vec<Sighting>,
+}
+
+/// The store had come this far when this node looked.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Sighting {
+    /// So far.
+    pub revision: Revision,
+    /// The boot of the node.
+    pub boot: BootId,
+    /// The boot-time clock after the answer came, microseconds.
+    pub at: u64,
+}
+
+/// The file of a node's [`Memory`].
 #[derive(Clone, Debug)]
 pub struct Sight {
     path: PathBuf,
@@ -345,36 +376,57 @@ impl Sight {
 
     /// What was seen last; nothing, if nothing was, or the file cannot be read.
     #[must_use]
-    pub fn load(&self) -> (Option<StoreId>, i64, Vec<PoolName>) {
+    pub fn load(&self) -> Memory {
         let Some(value) =
             fs::read_to_string(&self.path).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok())
         else {
-            return (None, 0, Vec::new());
+            return Memory::default();
         };
-        let store = value.get("store").and_then(Value::as_str).and_then(|id| StoreId::new(id).ok());
-        let pools = value.get("pools").and_then(Value::as_array).into_iter().flatten();
-        let pools = pools.filter_map(|name| PoolName::new(name.as_str()?).ok()).collect();
-        (store, value.get("revision").and_then(Value::as_i64).unwrap_or(0), pools)
+        let list = |field: &str| value.get(field).and_then(Value::as_array).into_iter().flatten();
+        let sighting = |value: &Value| {
+            Some(Sighting {
+                revision: Revision(value.get("revision")?.as_i64()?),
+                boot: BootId::new(value.get("boot")?.as_str()?).ok()?,
+                at: value.get("at")?.as_u64()?,
+            })
+        };
+        Memory {
+            store: value.get("store").and_then(Value::as_str).and_then(|id| StoreId::new(id).ok()),
+            revision: Revision(value.get("revision").and_then(Value::as_i64).unwrap_or(0)),
+            pools: list("pools").filter_map(|name| PoolName::new(name.as_str()?).ok()).collect(),
+            sightings: list("sightings").filter_map(sighting).collect(),
+        }
     }
 
     /// Remembers. Not made durable: after a crash the node knows a little less, which is safe. Nor locked: of two runs
-    /// at once one may forget the other's pools, which costs the next one a read. Nothing is written for a mere change
-    /// of their order.
+    /// at once one may forget the other's pools, which costs the next one a read, or its sightings, which costs a wait.
+    /// Nothing is written for a mere change of the pools' order.
     ///
     /// # Errors
     /// The file system's.
-    pub fn save(&self, store: &StoreId, revision: i64, pools: &[PoolName]) -> io::Result<()> {
-        let (known, highest, remembered) = self.load();
-        let highest = if known.as_ref() == Some(store) { highest } else { i64::MIN };
-        if highest >= revision && pools.iter().all(|name| remembered.contains(name)) {
+    pub fn save(&self, memory: &Memory) -> io::Result<()> {
+        let Some(store) = &memory.store else { return Ok(()) };
+        let known = self.load();
+        let highest = known.revision.max(memory.revision);
+        let revision = if known.store == memory.store { highest } else { memory.revision };
+        if known.store == memory.store
+            && known.revision == revision
+            && known.sightings == memory.sightings
+            && memory.pools.iter().all(|name| known.pools.contains(name))
+        {
             return Ok(());
         }
         if let Some(folder) = self.path.parent() {
             make_folder(folder)?;
         }
-        let pools: Vec<&str> = pools.iter().map(PoolName::as_str).collect();
-        let revision = revision.max(highest);
-        let text = json!({"v": VERSION, "store": store.as_str(), "revision": revision, "pools": pools});
+        let sighting = |sighting: &Sighting| json!({"revision": sighting.revision.0, "boot": sighting.boot.as_str(), "at": sighting.at});
+        let text = json!({
+            "v": VERSION,
+            "store": store.as_str(),
+            "revision": revision.0,
+            "pools": memory.pools.iter().map(PoolName::as_str).collect::<Vec<_>>(),
+            "sightings": memory.sightings.iter().map(sighting).collect::<Vec<_>>(),
+        });
         replace(&self.path, format!("{text}\n").as_bytes(), false)
     }
 }
@@ -406,8 +458,13 @@ mod tests {
         }
     }
 
-    fn pools(names: &[&str]) -> Vec<PoolName> {
-        names.iter().map(|name| PoolName::new(*name).unwrap()).collect()
+    fn memory(store: &str, revision: i64, pools: &[&str]) -> Memory {
+        Memory {
+            store: Some(StoreId::new(store).unwrap()),
+            revision: Revision(revision),
+            pools: pools.iter().map(|name| PoolName::new(*name).unwrap()).collect(),
+            sightings: Vec::new(),
+        }
     }
 
     #[test]
@@ -465,9 +522,8 @@ mod tests {
     fn what_a_killed_writer_left_goes_and_nothing_else() {
         let state = folder("killed");
         let (journal, sight) = (Journal::new(&state), Sight::new(&state));
-        let store = StoreId::new("s1").unwrap();
         journal.write(&entry("c1")).unwrap();
-        sight.save(&store, 1, &[]).unwrap();
+        sight.save(&memory("s1", 1, &[])).unwrap();
         let age = |path: &Path| File::open(path).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
         let left = [journal.folder().join("aa.tmp1"), state.join("store.tmp1")];
         let young = [journal.folder().join("aa.tmp2"), state.join("store.tmp2")];
@@ -476,7 +532,7 @@ mod tests {
         }
         left.iter().chain(&journal.list().unwrap()).for_each(|path| age(path));
         journal.write(&entry("c2")).unwrap();
-        sight.save(&store, 2, &[]).unwrap();
+        sight.save(&memory("s1", 2, &[])).unwrap();
         assert!(!left.iter().any(|path| path.exists()));
         assert!(young.iter().all(|path| path.exists()));
         assert_eq!(journal.list().unwrap().len(), 2);
@@ -487,51 +543,68 @@ mod tests {
     fn the_sight_never_goes_back_for_one_store() {
         let state = folder("sight");
         let sight = Sight::new(&state);
-        let (one, two) = (StoreId::new("s1").unwrap(), StoreId::new("s2").unwrap());
-        assert_eq!(sight.load(), (None, 0, vec![]));
-        sight.save(&one, 5, &[]).unwrap();
-        sight.save(&one, 3, &pools(&["lan"])).unwrap();
-        assert_eq!(sight.load(), (Some(one), 5, pools(&["lan"])));
-        sight.save(&two, 1, &pools(&["lan"])).unwrap();
-        assert_eq!(sight.load(), (Some(two), 1, pools(&["lan"])));
+        assert_eq!(sight.load(), Memory::default());
+        sight.save(&Memory::default()).unwrap();
+        assert!(!sight.path.exists(), "a store that was not seen");
+        sight.save(&memory("s1", 5, &[])).unwrap();
+        sight.save(&memory("s1", 3, &["lan"])).unwrap();
+        assert_eq!(sight.load(), memory("s1", 5, &["lan"]));
+        sight.save(&memory("s2", 1, &["lan"])).unwrap();
+        assert_eq!(sight.load(), memory("s2", 1, &["lan"]));
         fs::remove_dir_all(&state).unwrap();
     }
 
     #[test]
-    fn the_sight_is_written_for_a_new_pool_and_not_for_another_order() {
+    fn the_sight_is_written_for_a_new_pool_or_sighting_and_not_for_another_order() {
         let state = folder("order");
         let sight = Sight::new(&state);
-        let store = StoreId::new("s1").unwrap();
-        sight.save(&store, 5, &pools(&["lan", "db"])).unwrap();
-        sight.save(&store, 5, &pools(&["db", "lan"])).unwrap();
-        assert_eq!(sight.load().2, pools(&["lan", "db"]));
-        sight.save(&store, 5, &pools(&["web", "db", "lan"])).unwrap();
-        assert_eq!(sight.load().2, pools(&["web", "db", "lan"]));
-        sight.save(&store, 6, &pools(&["lan", "db"])).unwrap();
-        assert_eq!(sight.load(), (Some(store), 6, pools(&["lan", "db"])));
+        sight.save(&memory("s1", 5, &["lan", "db"])).unwrap();
+        sight.save(&memory("s1", 5, &["db", "lan"])).unwrap();
+        assert_eq!(sight.load(), memory("s1", 5, &["lan", "db"]));
+        sight.save(&memory("s1", 5, &["web", "db", "lan"])).unwrap();
+        assert_eq!(sight.load(), memory("s1", 5, &["web", "db", "lan"]));
+        sight.save(&memory("s1", 6, &["lan", "db"])).unwrap();
+        assert_eq!(sight.load(), memory("s1", 6, &["lan", "db"]));
+        let mut seen = memory("s1", 6, &["lan", "db"]);
+        seen.sightings.push(sighting(5, 7_000_000));
+        sight.save(&seen).unwrap();
+        assert_eq!(sight.load(), seen);
         fs::remove_dir_all(&state).unwrap();
+    }
+
+    fn sighting(revision: i64, at: u64) -> Sighting {
+        Sighting { revision: Revision(revision), boot: BootId::new("b1").unwrap(), at }
     }
 
     #[test]
     fn the_sight_of_another_version_and_rubbish_in_it_are_read_as_far_as_they_go() {
         let state = folder("versions");
         let sight = Sight::new(&state);
-        let store = StoreId::new("s1").unwrap();
-        sight.save(&store, 5, &pools(&["lan"])).unwrap();
-        // Before there were pools, `store` and `revision` were looked up, and nothing else was looked at.
+        let mut seen = memory("s1", 5, &["lan"]);
+        seen.sightings = vec![sighting(4, 9), sighting(3, 2)];
+        sight.save(&seen).unwrap();
+        // An older version knows no more than `store`, `revision` and `pools`.
         let written: Value = serde_json::from_slice(&fs::read(&sight.path).unwrap()).unwrap();
-        assert_eq!(written, json!({"v": 1, "store": "s1", "revision": 5, "pools": ["lan"]}));
+        let sightings =
+            json!([{"revision": 4, "boot": "b1", "at": 9}, {"revision": 3, "boot": "b1", "at": 2}]);
+        let expected =
+            json!({"v": 1, "store": "s1", "revision": 5, "pools": ["lan"], "sightings": sightings});
+        assert_eq!(written, expected);
         let case = |text: &str, expected: &[&str]| {
             fs::write(&sight.path, text).unwrap();
-            assert_eq!(sight.load(), (Some(store.clone()), 5, pools(expected)), "{text}");
+            assert_eq!(sight.load(), memory("s1", 5, expected), "{text}");
         };
         case(r#"{"v":1,"store":"s1","revision":5}"#, &[]);
         case(r#"{"v":1,"store":"s1","revision":5,"pools":"lan"}"#, &[]);
         case(r#"{"v":1,"store":"s1","revision":5,"pools":[7,"../x","",null,["lan"],"db"]}"#, &["db"]);
+        case(
+            r#"{"v":1,"store":"s1","revision":5,"sightings":[7,{},{"revision":4,"at":9},{"revision":"4","boot":"b1","at":9}]}"#,
+            &[],
+        );
         case(r#"{"v":2,"store":"s1","revision":5,"pools":["lan"],"more":{}}"#, &["lan"]);
         for text in ["", "{", "[]", "7"] {
             fs::write(&sight.path, text).unwrap();
-            assert_eq!(sight.load(), (None, 0, vec![]), "{text}");
+            assert_eq!(sight.load(), Memory::default(), "{text}");
         }
         fs::remove_dir_all(&state).unwrap();
     }

@@ -1,10 +1,15 @@
 //! What a node remembers of its pools saves an ADD its second read, and changes nothing else.
 
+use std::{sync::atomic::Ordering, time::Duration};
+
 use leasehold::{
-    domain::names::PoolName,
-    ops::{Memory, Refusal},
+    domain::names::{BootId, PoolName},
+    journal::Memory,
+    ops::Refusal,
     store::{keys, record::PoolDocument},
 };
+
+use tokio::time::{Instant, sleep};
 
 use super::world::{Node, World, addresses, asked, pool};
 
@@ -140,4 +145,55 @@ async fn memory_of_pools_has_an_end_and_never_costs_a_request() {
     assert!(!addresses(&n1.run(&request).await.unwrap()).is_empty());
     assert_eq!(n1.way.calls(), calls + 2);
     world.audit();
+}
+
+/// The node's clock is five minutes ahead, so that another's lease of just now looks old. How long its take-over waits.
+async fn wait(n1: &Node, pod: &str) -> Duration {
+    n1.clock.skew.store(300_000, Ordering::Relaxed);
+    let began = Instant::now();
+    n1.add(pod, &format!("{}-b", &pod[5..])).await.unwrap();
+    n1.clock.skew.store(0, Ordering::Relaxed);
+    began.elapsed()
+}
+
+/// A DEL of nothing: it sees the store.
+async fn looks(node: &mut Node) {
+    node.memory = node.try_del(None, "nothing").await.unwrap().memory;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_the_node_could_see_some_seconds_ago_is_taken_over_at_once() {
+    let world = World::new(&[pool("lan", &["10.0.0.0/24"])]);
+    let (mut n1, n2) = (world.node("n1"), world.node("n2"));
+    let second = Duration::from_secs(1);
+    for pod in ["shop/old-0", "shop/old-1", "shop/old-2", "shop/old-3"] {
+        n2.add(pod, &format!("{}-a", &pod[5..])).await.unwrap();
+    }
+    assert!(wait(&n1, "shop/old-0").await > 5 * second, "it never looked");
+    looks(&mut n1).await;
+    sleep(3 * second).await;
+    let waited = wait(&n1, "shop/old-1").await;
+    assert!(waited > 2 * second && waited < 3 * second, "it looked three seconds ago: {waited:?}");
+    // What it saw then is not forgotten for what it sees now, and says nothing of what was bound since.
+    n2.add("shop/new-0", "new-0-a").await.unwrap();
+    looks(&mut n1).await;
+    assert!(wait(&n1, "shop/old-2").await < second);
+    assert!(wait(&n1, "shop/new-0").await > 4 * second);
+    // Another boot has another boot-time clock.
+    n1.me.boot = Some(BootId::new("boot-n1-again").unwrap());
+    assert!(wait(&n1, "shop/old-3").await > 5 * second);
+    world.audit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_never_rests_has_an_old_sighting_all_the_same() {
+    let world = World::new(&[pool("lan", &["10.0.0.0/24"])]);
+    let mut n1 = world.node("n1");
+    for _ in 0..40 {
+        looks(&mut n1).await;
+        sleep(Duration::from_millis(500)).await;
+    }
+    let at: Vec<u64> = n1.memory.sightings.iter().map(|sighting| sighting.at).collect();
+    assert_eq!(at.len(), 2, "{at:?}");
+    assert!((5_000_000..6_000_000).contains(&(at[0] - at[1])), "{at:?}");
 }

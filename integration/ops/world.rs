@@ -21,7 +21,8 @@ use leasehold::{
         pool::{Draft, Pool, RangeDraft},
         select::{Asked, Caller},
     },
-    ops::{self, Add, Added, Change, Clock, Context, Del, End, Heard, Identity, Log, Memory, Refusal, Wire},
+    journal::Memory,
+    ops::{self, Add, Added, Change, Clock, Context, Del, End, Heard, Identity, Log, Refusal, Wire},
     store::{
         Compare, Entry, Key, Outcome, Read, Revision, Span, Store, Txn, Write, changes, keys,
         record::{self, Meta, PoolDocument, RangeDocument, Stored},

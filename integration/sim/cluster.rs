@@ -13,8 +13,8 @@ use leasehold::{
         lease::{Holder, Lease, LeaseId, Timestamp},
         names::{BootId, ClusterName, ContainerId, IfName, Namespace, NetworkName, NodeName, PodName, Uid},
     },
-    journal::Entry,
-    ops::{Added, Identity, Memory},
+    journal::{Entry, Memory},
+    ops::{Added, Identity},
     pods::fake::FakeCluster,
     store::{
         Key, keys,

@@ -24,7 +24,7 @@ use leasehold::{
         reap::Policy,
         select::Caller,
     },
-    journal::{self, Entries, Entry},
+    journal::{self, Entries, Entry, Memory},
     ops::{self, Add, Clock as _, Del, Refusal, replay},
     reaper::{self, Options},
     store::{
@@ -318,7 +318,7 @@ struct Parts {
     clock: Arc<super::way::HostClock>,
     me: Arc<ops::Identity>,
     deadline: Instant,
-    memory: ops::Memory,
+    memory: Memory,
 }
 
 impl Parts {

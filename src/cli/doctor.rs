@@ -17,8 +17,8 @@ use crate::{
     config::StoreSettings,
     domain::{lease::Timestamp, names::ClusterName},
     host::{self, Host, HostClock, HostError},
-    journal::{Entries as _, Journal},
-    ops::{Context, Heard, Identity, Memory, Wire, replay},
+    journal::{Entries as _, Journal, Memory},
+    ops::{Context, Heard, Identity, Wire, replay},
     store::{
         Read, Store as _,
         any::AnyStore,

@@ -39,9 +39,9 @@ use crate::{
         select::{Asked, Caller},
     },
     host::{self, Host, HostClock},
-    journal::{Entry, Journal, Sight},
-    ops::{self, Add, Change, Clock, Context, Heard, Identity, Inline, Log, Memory, Refusal, Wire, replay},
-    store::{Revision, StoreError, any::AnyStore, etcd, record},
+    journal::{Entry, Journal, Memory, Sight},
+    ops::{self, Add, Change, Clock, Context, Heard, Identity, Inline, Log, Refusal, Wire, replay},
+    store::{StoreError, any::AnyStore, etcd, record},
     trail::Trail,
 };
 
@@ -199,15 +199,8 @@ impl Node {
         self.host.open_store(patience).await.map(Watched::new)
     }
 
-    fn memory(&self) -> Memory {
-        let (store, revision, pools) = self.sight.load();
-        Memory { store, revision: Revision(revision), pools }
-    }
-
     fn remember(&self, memory: &Memory) {
-        if let Some(store) = &memory.store
-            && let Err(error) = self.sight.save(store, memory.revision.0, &memory.pools)
-        {
+        if let Err(error) = self.sight.save(memory) {
             self.line(Level::Warn, &format!("cannot write the node's state: {error}"));
         }
     }
@@ -242,10 +235,9 @@ impl Node {
 
     /// Ends this container's lease later, when the store takes it.
     fn leave_entry(&self, attachment: &Attachment, why: &str) -> Result<(), Error> {
-        let (store, ..) = self.sight.load();
         let entry = Entry {
             cluster: self.identity.cluster.clone(),
-            store,
+            store: self.sight.load().store,
             node: self.identity.node.clone(),
             network: attachment.network.clone(),
             container: attachment.container.clone(),
@@ -305,7 +297,7 @@ impl Node {
         let attachment = &request.attachment;
         let store = self.open(self.host.config.add_deadline).await.map_err(|e| self.store_told(&e))?;
         let wire = LinkWire::new(&request.link);
-        let ctx = self.at(&store, &wire, deadline, self.memory());
+        let ctx = self.at(&store, &wire, deadline, self.sight.load());
         let mut terminated =
             signal(SignalKind::terminate()).map_err(|error| Error::ReadStdin { cause: error.to_string() })?;
         let result = tokio::select! {
@@ -423,7 +415,7 @@ impl Node {
             signal(SignalKind::terminate()).map_err(|error| Error::ReadStdin { cause: error.to_string() })?;
         let told = match self.open(patience).await {
             Ok(store) => {
-                let ctx = self.at(&store, &NoWire, deadline, self.memory());
+                let ctx = self.at(&store, &NoWire, deadline, self.sight.load());
                 let del = self.end_of(attachment);
                 let end = tokio::select! {
                     end = ops::del(&ctx, &del, "DEL") => end,
@@ -463,7 +455,7 @@ impl Node {
         // The runtime did not say what is in use: giving everything back could not be mended.
         let Some(valid) = &request.valid else { return Ok(()) };
         let store = self.open(GC_DEADLINE).await.map_err(|e| self.store_told(&e))?;
-        let ctx = self.at(&store, &NoWire, Instant::now() + GC_DEADLINE, self.memory());
+        let ctx = self.at(&store, &NoWire, Instant::now() + GC_DEADLINE, self.sight.load());
         let valid = valid.iter().cloned().collect();
         ops::collect(&ctx, &request.network, &valid).await.map_err(|r| self.told(&r))?;
         replay::some(&ctx, &self.journal).await;

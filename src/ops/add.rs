@@ -9,7 +9,7 @@ use std::{
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    Change, Clock, Context, Heard, Log, Memory, Refusal, Wire, commit,
+    Change, Clock, Context, Heard, Log, Refusal, Wire, commit,
     commit::Sent,
     find::{self, Found, Source, Want},
     lease_id, view,
@@ -24,6 +24,7 @@ use crate::{
         pool::{DEFAULT_COOL_DOWN, DEFAULT_DOMAIN, Dns, NodeLost, Pool, ProbeRule, Range, Route},
         select::{self, Asked, Caller, Unusable},
     },
+    journal::Memory,
     store::{
         Compare, Read, Revision, Store, StoreError, changes, keys,
         keys::AttachmentId,
@@ -38,6 +39,8 @@ const MOST_SKEW_MS: i64 = 10 * 60 * 1000;
 const TO_ANSWER: Duration = Duration::from_secs(3);
 /// What the main plugin may need from that answer until its interface is heard.
 const TO_WIRE: Duration = Duration::from_secs(2);
+/// So long after it was committed a lease is on the wire, or its ADD commits once more, or there is no ADD any more.
+pub(super) const TO_ARRIVE: Duration = TO_ANSWER.saturating_add(TO_WIRE);
 /// What an ADD keeps to ask the wire, and to commit.
 const TO_PROBE: Duration = Duration::from_secs(2);
 /// Leases that a full pool's error looks at.
@@ -275,23 +278,22 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
 
     /// After what was read, and what was written then.
     fn memory(&self, view: &View, written: Option<Revision>) -> Memory {
-        Memory {
-            store: Some(view.meta.store.clone()),
-            revision: written.map_or(view.revision, |at| at.max(view.revision)),
-            pools: self.ctx.memory.pools_after(view.pools.iter().map(|(name, _)| name)),
-        }
+        let pools = view.pools.iter().map(|(name, _)| name);
+        let mut memory = self.ctx.remembers(&view.meta.store, view.revision, view.read_at, pools);
+        memory.revision = memory.revision.max(written.unwrap_or_default());
+        memory
     }
 
     /// Whoever takes a lease from another waits for [`TO_ANSWER`] and [`TO_WIRE`], asks the wire, and commits if the lease is
     /// unchanged. He may be about to, so what was bound longer ago is not answered before it is bound anew.
     fn is_late(&self, added: &Added) -> bool {
         let stamp = added.written.as_ref().and_then(|written| written.value.bound());
-        stamp.is_some_and(|stamp| self.since(stamp) > TO_ANSWER)
+        stamp.is_some_and(|stamp| self.since(stamp.boot_clock) > TO_ANSWER)
     }
 
-    /// By the clock of this node, which wrote it since it booted.
-    fn since(&self, stamp: &Stamp) -> Duration {
-        Duration::from_micros(self.ctx.clock.boot_clock().saturating_sub(stamp.boot_clock))
+    /// By the boot-time clock.
+    fn since(&self, boot_clock: u64) -> Duration {
+        Duration::from_micros(self.ctx.clock.boot_clock().saturating_sub(boot_clock))
     }
 
     /// The same container again: the same answer, and no write for a pod, but where this run was late.
@@ -498,16 +500,16 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
 
     /// Whoever has the lease may have bound it just now, and not be heard yet. On another node its clock says nothing of that,
     /// but that it was long ago.
-    async fn let_it_arrive(&self, view: &View, lease: &Lease) {
-        const ALL: Duration = TO_ANSWER.saturating_add(TO_WIRE);
-        let Some(stamp) = lease.bound().filter(|_| self.may_live(lease)) else { return };
-        let arrived = if stamp.node == self.ctx.node.node {
-            Instant::now() + ALL.saturating_sub(self.since(stamp))
+    async fn let_it_arrive(&self, view: &View, lease: &Stored<Lease>) {
+        let Some(stamp) = lease.value.bound().filter(|_| self.may_live(&lease.value)) else { return };
+        let gone = if stamp.node == self.ctx.node.node {
+            self.since(stamp.boot_clock)
         } else if self.ctx.clock.now().since(stamp.at) > 2 * MOST_SKEW_MS {
             return;
         } else {
-            view.read_at + ALL
+            self.since(self.ctx.seen_at(&view.meta.store, lease.revision).unwrap_or(view.read_at))
         };
+        let arrived = Instant::now() + TO_ARRIVE.saturating_sub(gone);
         // Where an ADD has little time, clocks must do.
         let latest = self.ctx.deadline.checked_sub(TO_PROBE).unwrap_or(arrived);
         sleep_until(arrived.min(latest)).await;
@@ -519,7 +521,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         if !doubtful || source.probe == ProbeRule::Never {
             return Ok(());
         }
-        self.let_it_arrive(view, &lease.value).await;
+        self.let_it_arrive(view, lease).await;
         let addresses: Vec<IpAddr> = lease.value.addresses.iter().map(|a| a.address).collect();
         match self.ctx.wire.probe(&addresses).await {
             Heard::Silence => Ok(()),

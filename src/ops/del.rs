@@ -1,14 +1,15 @@
 //! The end of a sandbox: DEL, GC, the journal. The container is compared before anything changes: a late DEL of an
 //! old sandbox never touches its successor. Unknown is success.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, iter};
 
-use super::{Change, Clock, Context, Log, Memory, Refusal, commit, commit::Sent, view};
+use super::{Change, Clock, Context, Log, Refusal, commit, commit::Sent, view};
 use crate::{
     domain::{
         lease::{Holder, Lease, LeaseId},
         names::{ClusterName, ContainerId, IfName, NetworkName, NodeName},
     },
+    journal::Memory,
     store::{
         Read, Revision, Store, changes, keys,
         keys::AttachmentId,
@@ -132,6 +133,7 @@ async fn find<S: Store, W, C: Clock, L: Log>(
     reads.push(Read::Get(keys::meta()));
     reads.push(Read::Get(keys::frozen()));
     let snapshot = commit::read(ctx.store, &reads, None, ctx.deadline).await?;
+    let read_at = ctx.clock.boot_clock();
     let mut memory = Memory::default();
     if let Some(known) = snapshot.entry(meta).map(record::decode_meta).transpose()? {
         if let Some(why) = view::went_back(&ctx.memory, &known, snapshot.revision)
@@ -139,8 +141,7 @@ async fn find<S: Store, W, C: Clock, L: Log>(
         {
             view::freeze(ctx, why).await?;
         }
-        let pools = ctx.memory.pools.clone();
-        memory = Memory { store: Some(known.store), revision: snapshot.revision, pools };
+        memory = ctx.remembers(&known.store, snapshot.revision, read_at, iter::empty());
     }
     let named = match snapshot.entry(0).map(record::decode_pointer) {
         Some(Ok(named)) => Some(named),

@@ -15,6 +15,7 @@ mod check;
 pub mod commit;
 mod del;
 mod find;
+mod memory;
 pub mod replay;
 mod view;
 
@@ -31,10 +32,11 @@ use crate::{
     domain::{
         addr::Family,
         lease::{Holder, LeaseId, Timestamp},
-        names::{BootId, ClusterName, ContainerId, NodeName, PoolName, StoreId},
+        names::{BootId, ClusterName, ContainerId, NodeName, PoolName},
         select::{Caller, Unusable},
     },
-    store::{Revision, StoreError, record::RecordError},
+    journal::Memory,
+    store::{StoreError, record::RecordError},
 };
 
 /// Where the plugin runs.
@@ -124,33 +126,6 @@ pub struct Context<'a, S, W, C, L> {
     pub deadline: Instant,
     /// The node's memory of the store; see [`Memory`].
     pub memory: Memory,
-}
-
-/// What the node remembers of the store. A store of the same ID that is behind it was restored from a snapshot.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Memory {
-    /// The ID that was seen last.
-    pub store: Option<StoreId>,
-    /// The highest revision that was seen of it.
-    pub revision: Revision,
-    /// The pools that its ADDs looked at last, the latest first. Their documents are asked for in an ADD's first read,
-    /// and one that the ADD turns out not to need is not looked at: a wrong name costs a question, a missing one a read.
-    pub pools: Vec<PoolName>,
-}
-
-impl Memory {
-    /// More pools than the pods of one node have, mostly; each is a question to the store, in every ADD.
-    const MOST_POOLS: usize = 16;
-
-    fn pools_after<'a>(&'a self, looked_at: impl Iterator<Item = &'a PoolName>) -> Vec<PoolName> {
-        let mut pools = Vec::new();
-        for name in looked_at.chain(&self.pools) {
-            if pools.len() < Self::MOST_POOLS && !pools.contains(name) {
-                pools.push(name.clone());
-            }
-        }
-        pools
-    }
 }
 
 /// How full a pool was.

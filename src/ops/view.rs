@@ -1,9 +1,7 @@
 //! What an ADD reads before it decides: one transaction for all that its names lead to and for the pools that the node
 //! used last, one more for the documents of others that the index named.
 
-use tokio::time::Instant;
-
-use super::{Clock, Context, Log, Refusal, commit};
+use super::{Clock, Context, Log, Refusal, commit, memory::MOST_POOLS};
 use crate::{
     domain::{
         lease::{Lease, LeaseId},
@@ -11,7 +9,7 @@ use crate::{
         pool::{Pool, Serve},
         select::{self, Asked, Caller, Looked, Unusable},
     },
-    ops::Memory,
+    journal::Memory,
     store::{
         Compare, Entry, Read, Revision, Snapshot, Store, changes, keys,
         keys::AttachmentId,
@@ -26,8 +24,8 @@ const QUESTIONS: usize = 100;
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) revision: Revision,
-    /// When it was there.
-    pub(crate) read_at: Instant,
+    /// By the boot-time clock, when it was there.
+    pub(crate) read_at: u64,
     pub(crate) meta: Meta,
     pub(crate) frozen: Option<Frozen>,
     pub(crate) lease: Option<Stored<Lease>>,
@@ -85,7 +83,7 @@ fn pool_of(name: &PoolName, entry: Option<&Entry>) -> Result<Result<Stored<Pool>
 }
 
 /// Reads what concerns this caller. `serves` is empty for inline ranges: nobody looks a workload up then.
-pub(crate) async fn read<S: Store, W, C, L>(
+pub(crate) async fn read<S: Store, W, C: Clock, L>(
     ctx: &Context<'_, S, W, C, L>,
     id: &LeaseId,
     caller: &Caller,
@@ -109,10 +107,10 @@ pub(crate) async fn read<S: Store, W, C, L>(
     // What the node remembers may save the second read, and must not cost another request.
     let room = if inline { 0 } else { QUESTIONS.saturating_sub(first_pool + asked.len()) };
     let remembered = ctx.memory.pools.iter().filter(|name| !asked.contains(name));
-    let first: Vec<&PoolName> = asked.iter().chain(remembered.take(room.min(Memory::MOST_POOLS))).collect();
+    let first: Vec<&PoolName> = asked.iter().chain(remembered.take(room.min(MOST_POOLS))).collect();
     reads.extend(first.iter().map(|name| Read::Get(keys::pool(name))));
     let snapshot = questions(ctx, &reads).await?;
-    let read_at = Instant::now();
+    let read_at = ctx.clock.boot_clock();
 
     let meta = record::decode_meta(snapshot.entry(0).ok_or(Refusal::Empty)?)?;
     let frozen = snapshot.entry(1).map(record::decode_frozen);

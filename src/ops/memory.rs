@@ -1,0 +1,58 @@
+//! What a node remembers of the store after a use case, and what that says of a lease.
+
+use std::time::Duration;
+
+use super::{Clock, Context, add::TO_ARRIVE};
+use crate::{
+    domain::names::{PoolName, StoreId},
+    journal::{Memory, Sighting},
+    store::Revision,
+};
+
+/// More pools than the pods of one node have, mostly; each is a question to the store, in every ADD.
+pub(super) const MOST_POOLS: usize = 16;
+
+impl<S, W, C: Clock, L> Context<'_, S, W, C, L> {
+    /// What the node remembers after the store was seen like this, at that time of the boot-time clock.
+    pub(super) fn remembers<'p>(
+        &'p self,
+        store: &StoreId,
+        revision: Revision,
+        at: u64,
+        looked_at: impl Iterator<Item = &'p PoolName>,
+    ) -> Memory {
+        let mut pools = Vec::new();
+        for name in looked_at.chain(&self.memory.pools) {
+            if pools.len() < MOST_POOLS && !pools.contains(name) {
+                pools.push(name.clone());
+            }
+        }
+        let mut sightings: Vec<Sighting> = self.sightings(store).cloned().collect();
+        // One that is too young to say anything stays until it is old enough, with the one before it.
+        if let Some(boot) = &self.node.boot
+            && sightings
+                .first()
+                .is_none_or(|latest| Duration::from_micros(at.saturating_sub(latest.at)) >= TO_ARRIVE)
+        {
+            sightings.insert(0, Sighting { revision, boot: boot.clone(), at });
+            sightings.truncate(2);
+        }
+        Memory { store: Some(store.clone()), revision, pools, sightings }
+    }
+
+    /// When the node had seen the store at this revision, as early as it remembers: what was written then is that old
+    /// at least, whatever the clocks of others say.
+    pub(super) fn seen_at(&self, store: &StoreId, revision: Revision) -> Option<u64> {
+        self.sightings(store)
+            .filter(|sighting| sighting.revision >= revision)
+            .map(|sighting| sighting.at)
+            .min()
+    }
+
+    /// Those of this store and this boot.
+    fn sightings(&self, store: &StoreId) -> impl Iterator<Item = &Sighting> {
+        let same = self.memory.store.as_ref() == Some(store);
+        let boot = self.node.boot.as_ref();
+        self.memory.sightings.iter().filter(move |sighting| same && Some(&sighting.boot) == boot)
+    }
+}
