@@ -5,10 +5,13 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{
-    domain::{lease::Timestamp, names::Uid},
+    domain::{
+        lease::{Seen, Timestamp},
+        names::Uid,
+    },
     ops::{self, Refusal},
     store::{
-        Outcome, changes,
+        Outcome, Revision, changes,
         testing::{Fault, On, Side},
     },
 };
@@ -144,7 +147,8 @@ async fn an_answer_that_comes_after_the_take_over_is_not_given() {
     world.audit();
 }
 
-/// The same, and the answer is late, but before the take-over: the wait begins again, and then it answers on the wire.
+/// The same, and the answer is late, but before the take-over: for another wait there is no time. The next ADD need not wait:
+/// its node remembers when it looked.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_late_is_given_after_it_is_bound_once_more() {
     let (world, n1, n2) = one_ahead();
@@ -157,10 +161,69 @@ async fn an_answer_that_comes_late_is_given_after_it_is_bound_once_more() {
     gate.resume();
     slow.await.unwrap().unwrap();
     assert!(world.lease("shop/p").unwrap().revision > first);
-    n1.wire.hears("10.0.0.10");
     let refused = taking.await.unwrap().unwrap_err();
-    assert!(matches!(refused, Refusal::StillAnswers { .. }), "{refused}");
+    let Refusal::Arriving { memory, .. } = refused else { panic!("{refused}") };
     assert!(bound_to(&world, "shop/p", "A"));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let mut again = world.node("n1");
+    again.clock.skew.store(300_000, std::sync::atomic::Ordering::Relaxed);
+    again.memory = *memory;
+    again.wire.hears("10.0.0.10");
+    let began = Instant::now();
+    let refused = again.add("shop/p", "B").await.unwrap_err();
+    assert!(matches!(refused, Refusal::StillAnswers { .. }), "{refused}");
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    world.audit();
+}
+
+/// An ADD that finds its own lease after a conflict cannot say how old its commit is: it binds once more.
+#[tokio::test(start_paused = true)]
+async fn an_own_commit_that_is_found_after_a_conflict_is_not_answered_as_it_is() {
+    let (world, _, n2) = one_ahead();
+    n2.way.fail(On::Commit(0), Fault::AnswerLost);
+    let mut gate = n2.way.pause(On::Commit(0), Side::After);
+    let slow = in_background(&n2, "A");
+    gate.reached().await;
+    // A pass notes the lease: it is not what was sent any more.
+    let held = world.lease("shop/p").unwrap();
+    let mut noted = held.value.clone();
+    noted.seen = Some(Seen { controller: Some("StatefulSet.apps/p".into()), ..Seen::default() });
+    let Outcome::Applied(before) = world.apply_txn(&changes::note(&held, &noted)) else { panic!() };
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    gate.resume();
+    slow.await.unwrap().unwrap();
+    assert!(world.lease("shop/p").unwrap().revision > before, "it answers on a commit of five seconds ago");
+    assert!(bound_to(&world, "shop/p", "A"));
+    world.audit();
+}
+
+/// The store had gone on further when this node looked: what was seen then was of another past.
+#[tokio::test(start_paused = true)]
+async fn what_was_seen_before_a_restore_says_nothing_of_what_was_bound_since() {
+    let (world, n1, n2) = one_ahead();
+    n2.gets("shop/p", "A").await;
+    let mut restored = world.node("n1");
+    restored.clock.skew.store(300_000, std::sync::atomic::Ordering::Relaxed);
+    restored.memory = n1.try_del(None, "nothing").await.unwrap().memory;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    restored.memory.sightings[0].revision = Revision(1_000);
+    let began = Instant::now();
+    restored.gets("shop/p", "B").await;
+    assert!(began.elapsed() > Duration::from_secs(5), "{:?}", began.elapsed());
+    world.audit();
+}
+
+/// An ADD whose commits are all answered too late fails, and takes back what it bound.
+#[tokio::test(start_paused = true)]
+async fn an_add_that_is_late_to_the_end_leaves_nothing() {
+    let world = one();
+    let n1 = world.node("n1");
+    n1.way.decide(|call| {
+        (call.txn.is_some() && call.of_kind < 2).then_some(Fault::Delay(Duration::from_millis(4_900)))
+    });
+    let refused = n1.add("shop/p", "A").await.unwrap_err();
+    assert!(matches!(refused, Refusal::Contention { conflicts: 0 }), "{refused}");
+    assert!(world.lease("shop/p").is_none(), "{}", world.show());
     world.audit();
 }
 

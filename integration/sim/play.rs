@@ -192,6 +192,9 @@ impl Process {
                 if op.doubt.load(Ordering::Relaxed) || cancelled {
                     self.leave_entry(&request.container, holder);
                 }
+                if let Refusal::Arriving { memory, .. } = &refused {
+                    self.way.state().nodes[self.node].memory = (**memory).clone();
+                }
                 self.judge_patience(&refused);
                 self.failed(&refused.to_string());
             }

@@ -317,6 +317,9 @@ impl Node {
                 if store.is_in_doubt() {
                     self.leave_entry(attachment, &format!("a commit of ADD was not answered: {refused}"))?;
                 }
+                if let Refusal::Arriving { memory, .. } = &refused {
+                    self.remember(memory);
+                }
                 return Err(self.told(&refused));
             }
         };

@@ -170,12 +170,22 @@ pub(super) fn of(refusal: &Refusal) -> Error {
         Refusal::Contention { conflicts } => failure(
             Code::TryAgain,
             format!("could not commit before the deadline, {conflicts} conflicts"),
-            "others were faster each time; the pool is not full",
+            match conflicts {
+                0 => "the store answers commits too late",
+                _ => "others were faster each time; the pool is not full",
+            },
         ),
         Refusal::NewerSandbox { container, node, why } => failure(
             Code::TryAgain,
             "a newer sandbox of this pod has its lease",
             format!("container {container} on node {node}: {why}"),
+        ),
+        Refusal::Arriving { container, node, memory: _ } => failure(
+            Code::TryAgain,
+            "another sandbox of this pod has its lease",
+            format!(
+                "container {container} on node {node}: it may be bound a moment ago and not be on the wire yet; try again in 5 s"
+            ),
         ),
         Refusal::OtherHolder { container, holder } => failure(
             Code::TryAgain,
@@ -349,6 +359,16 @@ mod tests {
             &Refusal::NewerSandbox { container: container.clone(), node: node(), why: "it is new".into() },
             11,
             "a newer sandbox of this pod has its lease; container c1 on node n1: it is new",
+        );
+        case(
+            &Refusal::Contention { conflicts: 0 },
+            11,
+            "could not commit before the deadline, 0 conflicts; the store answers commits too late",
+        );
+        case(
+            &Refusal::Arriving { container: container.clone(), node: node(), memory: Box::default() },
+            11,
+            "another sandbox of this pod has its lease; container c1 on node n1: it may be bound a moment ago and not be on the wire yet; try again in 5 s",
         );
         case(
             &Refusal::OtherHolder { container, holder },

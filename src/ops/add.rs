@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use super::{
     Change, Clock, Context, Heard, Log, Refusal, Wire, commit,
     commit::Sent,
-    find::{self, Found, Source, Want},
+    find::{self, Found, MARGIN, Source, Want},
     lease_id, view,
     view::View,
 };
@@ -19,7 +19,7 @@ use crate::{
     domain::{
         addr::number,
         choose::WINDOW,
-        lease::{AddressHolder, Binding, Lease, LeaseId, LeasedAddress, Seen, Stamp, Timestamp},
+        lease::{AddressHolder, Binding, Holder, Lease, LeaseId, LeasedAddress, Seen, Stamp, Timestamp},
         names::{ContainerId, DomainName, IfName, Uid},
         pool::{DEFAULT_COOL_DOWN, DEFAULT_DOMAIN, Dns, NodeLost, Pool, ProbeRule, Range, Route},
         select::{self, Asked, Caller, Unusable},
@@ -138,22 +138,28 @@ pub async fn add<S: Store, W: Wire, C: Clock, L: Log>(
 ) -> Result<Added, Refusal> {
     let id = lease_id(&request.caller, &request.ifname);
     let mut run = Run { ctx, request, id: &id, first: None, late: None, conflicts: 0 };
-    loop {
-        if Instant::now() >= ctx.deadline {
-            return Err(Refusal::Contention { conflicts: run.conflicts });
+    let refusal = loop {
+        let margin = if run.late.is_some() { MARGIN } else { Duration::ZERO };
+        if Instant::now() + margin >= ctx.deadline {
+            break Refusal::Contention { conflicts: run.conflicts };
         }
         match run.once().await {
-            Ok(Some(added)) if run.is_late(&added) => run.late = Some(added.doubtful),
+            Ok(Some(added)) if run.is_late(&added) => run.late = Some(added),
             Ok(Some(added)) => return Ok(added),
             Ok(None) => run.conflicts += 1,
             // Perhaps nobody else sees it.
             Err(Refusal::Store(StoreError::WentBack { from, to })) => {
                 let Frozen { why, by, .. } = view::freeze(ctx, view::back(from, to)).await?;
-                return Err(Refusal::Frozen { why, by });
+                break Refusal::Frozen { why, by };
             }
-            Err(refusal) => return Err(refusal),
+            Err(refusal) => break refusal,
         }
+    };
+    // Best effort: a runtime sends DEL for an ADD that failed, too.
+    if let Some(late) = &run.late {
+        let _ = take_back(ctx, late, "its answer would come too late").await;
     }
+    Err(refusal)
 }
 
 /// Takes an ADD back whose answer could not be given: what DEL of this container does, compared on the revision
@@ -165,14 +171,18 @@ pub async fn undo<S: Store, W: Wire, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
     added: &Added,
 ) -> Result<(), Refusal> {
+    take_back(ctx, added, "the answer could not be written to stdout").await
+}
+
+async fn take_back<S: Store, W: Wire, C: Clock, L: Log>(
+    ctx: &Context<'_, S, W, C, L>,
+    added: &Added,
+    why: &str,
+) -> Result<(), Refusal> {
     let Some(written) = &added.written else { return Ok(()) };
     let txn = commit::shown(changes::unbind(written, added.doubtful, ctx.clock.now()));
     if let Sent::Applied(_) = commit::surely(ctx.store, &txn, ctx.deadline).await? {
-        ctx.log.change(&change_of(
-            &written.value,
-            "lease.undone",
-            "the answer could not be written to stdout",
-        ));
+        ctx.log.change(&change_of(&written.value, "lease.undone", why));
     }
     Ok(())
 }
@@ -220,8 +230,8 @@ struct Run<'a, S, W, C, L> {
     id: &'a LeaseId,
     /// The container that the lease was bound to when this run first looked.
     first: Option<Option<ContainerId>>,
-    /// What this run bound is answered too late; was the lease doubtful before?
-    late: Option<bool>,
+    /// What this run bound, and would be answered too late.
+    late: Option<Added>,
     conflicts: u32,
 }
 
@@ -287,6 +297,9 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
     /// Whoever takes a lease from another waits for [`TO_ANSWER`] and [`TO_WIRE`], asks the wire, and commits if the lease is
     /// unchanged. He may be about to, so what was bound longer ago is not answered before it is bound anew.
     fn is_late(&self, added: &Added) -> bool {
+        if !self.is_pod() {
+            return false; // its lease is its container's, and nobody takes that
+        }
         let stamp = added.written.as_ref().and_then(|written| written.value.bound());
         stamp.is_some_and(|stamp| self.since(stamp.boot_clock) > TO_ANSWER)
     }
@@ -296,11 +309,17 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         Duration::from_micros(self.ctx.clock.boot_clock().saturating_sub(boot_clock))
     }
 
-    /// The same container again: the same answer, and no write for a pod, but where this run was late.
+    fn is_pod(&self) -> bool {
+        matches!(self.id.holder, Holder::Pod { .. })
+    }
+
+    /// The same container again: the same answer, and no write for a pod, but where this run wrote already: too late, or
+    /// nobody knows when.
     async fn same(&self, view: &View, lease: &Stored<Lease>) -> Result<Option<Added>, Refusal> {
         let source = self.source_of(view, &lease.value)?;
         let answer = self.answer(&source, &lease.value.addresses)?;
-        if matches!(self.id.holder, crate::domain::lease::Holder::Pod { .. }) && self.late.is_none() {
+        let ours = self.late.is_some() || self.conflicts > 0;
+        if self.is_pod() && !ours {
             let memory = self.memory(view, None);
             return Ok(Some(Added { answer, written: None, doubtful: false, memory }));
         }
@@ -313,8 +332,9 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
                 let memory = self.memory(view, Some(revision));
                 let raw = record::encode_lease(&next, Some(&lease.raw));
                 // Not undone where the attachment stood before this run: its container may live.
-                let written = self.late.map(|_| Stored { value: next, revision, raw });
-                Ok(Some(Added { answer, written, doubtful: self.late.unwrap_or_default(), memory }))
+                let written = ours.then_some(Stored { value: next, revision, raw });
+                let doubtful = self.late.as_ref().is_none_or(|late| late.doubtful);
+                Ok(Some(Added { answer, written, doubtful, memory }))
             }
             Sent::Conflict(_) => Ok(None),
         }
@@ -500,19 +520,23 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
 
     /// Whoever has the lease may have bound it just now, and not be heard yet. On another node its clock says nothing of that,
     /// but that it was long ago.
-    async fn let_it_arrive(&self, view: &View, lease: &Stored<Lease>) {
-        let Some(stamp) = lease.value.bound().filter(|_| self.may_live(&lease.value)) else { return };
+    async fn let_it_arrive(&self, view: &View, lease: &Stored<Lease>) -> Result<(), Refusal> {
+        let Some(stamp) = lease.value.bound().filter(|_| self.may_live(&lease.value)) else { return Ok(()) };
         let gone = if stamp.node == self.ctx.node.node {
             self.since(stamp.boot_clock)
         } else if self.ctx.clock.now().since(stamp.at) > 2 * MOST_SKEW_MS {
-            return;
+            return Ok(());
         } else {
-            self.since(self.ctx.seen_at(&view.meta.store, lease.revision).unwrap_or(view.read_at))
+            let seen_at = self.ctx.seen_at(&view.meta.store, lease.revision, view.revision);
+            self.since(seen_at.unwrap_or(view.read_at))
         };
-        let arrived = Instant::now() + TO_ARRIVE.saturating_sub(gone);
-        // Where an ADD has little time, clocks must do.
-        let latest = self.ctx.deadline.checked_sub(TO_PROBE).unwrap_or(arrived);
-        sleep_until(arrived.min(latest)).await;
+        let left = TO_ARRIVE.saturating_sub(gone);
+        if !left.is_zero() && Instant::now() + left + TO_PROBE > self.ctx.deadline {
+            let (container, node) = (stamp.container.clone(), stamp.node.clone());
+            return Err(Refusal::Arriving { container, node, memory: Box::new(self.memory(view, None)) });
+        }
+        sleep(left).await;
+        Ok(())
     }
 
     /// Asks the wire about the pod's own addresses where somebody may still answer on them.
@@ -521,7 +545,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         if !doubtful || source.probe == ProbeRule::Never {
             return Ok(());
         }
-        self.let_it_arrive(view, lease).await;
+        self.let_it_arrive(view, lease).await?;
         let addresses: Vec<IpAddr> = lease.value.addresses.iter().map(|a| a.address).collect();
         match self.ctx.wire.probe(&addresses).await {
             Heard::Silence => Ok(()),

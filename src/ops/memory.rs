@@ -41,10 +41,10 @@ impl<S, W, C: Clock, L> Context<'_, S, W, C, L> {
     }
 
     /// When the node had seen the store at this revision, as early as it remembers: what was written then is that old
-    /// at least, whatever the clocks of others say.
-    pub(super) fn seen_at(&self, store: &StoreId, revision: Revision) -> Option<u64> {
+    /// at least, whatever the clocks of others say. `now` is its revision now: more than that was seen before a restore.
+    pub(super) fn seen_at(&self, store: &StoreId, revision: Revision, now: Revision) -> Option<u64> {
         self.sightings(store)
-            .filter(|sighting| sighting.revision >= revision)
+            .filter(|sighting| (revision..=now).contains(&sighting.revision))
             .map(|sighting| sighting.at)
             .min()
     }

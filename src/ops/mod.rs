@@ -227,6 +227,16 @@ pub enum Refusal {
         /// What makes it newer.
         why: String,
     },
+    /// Another node may just have bound the pod's lease, and there is no time left to let that sandbox be heard.
+    #[error("the lease is bound to container {container} on node {node}, perhaps a moment ago")]
+    Arriving {
+        /// Its container.
+        container: ContainerId,
+        /// Its node.
+        node: NodeName,
+        /// What the node should remember of the store: with it the next ADD need not wait.
+        memory: Box<Memory>,
+    },
     /// The sandbox's interface has a lease under another name.
     #[error("container {container} has its lease as {holder}")]
     OtherHolder {
