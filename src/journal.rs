@@ -361,6 +361,42 @@ pub struct Sighting {
     pub at: u64,
 }
 
+impl Memory {
+    /// Reads the file, as far as it goes: what it says of the rest is nothing.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let value: Value = serde_json::from_str(text).unwrap_or_default();
+        let list = |field: &str| value.get(field).and_then(Value::as_array).into_iter().flatten();
+        let sighting = |value: &Value| {
+            Some(Sighting {
+                revision: Revision(value.get("revision")?.as_i64()?),
+                boot: BootId::new(value.get("boot")?.as_str()?).ok()?,
+                at: value.get("at")?.as_u64()?,
+            })
+        };
+        Self {
+            store: value.get("store").and_then(Value::as_str).and_then(|id| StoreId::new(id).ok()),
+            revision: Revision(value.get("revision").and_then(Value::as_i64).unwrap_or(0)),
+            pools: list("pools").filter_map(|name| PoolName::new(name.as_str()?).ok()).collect(),
+            sightings: list("sightings").filter_map(sighting).collect(),
+        }
+    }
+
+    /// The file; `None`: no store was seen.
+    #[must_use]
+    pub fn text(&self) -> Option<String> {
+        let sighting = |sighting: &Sighting| json!({"revision": sighting.revision.0, "boot": sighting.boot.as_str(), "at": sighting.at});
+        let text = json!({
+            "v": VERSION,
+            "store": self.store.as_ref()?.as_str(),
+            "revision": self.revision.0,
+            "pools": self.pools.iter().map(PoolName::as_str).collect::<Vec<_>>(),
+            "sightings": self.sightings.iter().map(sighting).collect::<Vec<_>>(),
+        });
+        Some(format!("{text}\n"))
+    }
+}
+
 /// The file of a node's [`Memory`].
 #[derive(Clone, Debug)]
 pub struct Sight {
@@ -377,25 +413,7 @@ impl Sight {
     /// What was seen last; nothing, if nothing was, or the file cannot be read.
     #[must_use]
     pub fn load(&self) -> Memory {
-        let Some(value) =
-            fs::read_to_string(&self.path).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok())
-        else {
-            return Memory::default();
-        };
-        let list = |field: &str| value.get(field).and_then(Value::as_array).into_iter().flatten();
-        let sighting = |value: &Value| {
-            Some(Sighting {
-                revision: Revision(value.get("revision")?.as_i64()?),
-                boot: BootId::new(value.get("boot")?.as_str()?).ok()?,
-                at: value.get("at")?.as_u64()?,
-            })
-        };
-        Memory {
-            store: value.get("store").and_then(Value::as_str).and_then(|id| StoreId::new(id).ok()),
-            revision: Revision(value.get("revision").and_then(Value::as_i64).unwrap_or(0)),
-            pools: list("pools").filter_map(|name| PoolName::new(name.as_str()?).ok()).collect(),
-            sightings: list("sightings").filter_map(sighting).collect(),
-        }
+        fs::read_to_string(&self.path).map(|text| Memory::parse(&text)).unwrap_or_default()
     }
 
     /// Remembers. Not made durable: after a crash the node knows a little less, which is safe. Nor locked: of two runs
@@ -405,29 +423,22 @@ impl Sight {
     /// # Errors
     /// The file system's.
     pub fn save(&self, memory: &Memory) -> io::Result<()> {
-        let Some(store) = &memory.store else { return Ok(()) };
+        let mut memory = memory.clone();
         let known = self.load();
-        let highest = known.revision.max(memory.revision);
-        let revision = if known.store == memory.store { highest } else { memory.revision };
-        if known.store == memory.store
-            && known.revision == revision
-            && known.sightings == memory.sightings
-            && memory.pools.iter().all(|name| known.pools.contains(name))
-        {
-            return Ok(());
+        if known.store == memory.store {
+            memory.revision = memory.revision.max(known.revision);
+            if memory.revision == known.revision
+                && memory.sightings == known.sightings
+                && memory.pools.iter().all(|name| known.pools.contains(name))
+            {
+                return Ok(());
+            }
         }
+        let Some(text) = memory.text() else { return Ok(()) };
         if let Some(folder) = self.path.parent() {
             make_folder(folder)?;
         }
-        let sighting = |sighting: &Sighting| json!({"revision": sighting.revision.0, "boot": sighting.boot.as_str(), "at": sighting.at});
-        let text = json!({
-            "v": VERSION,
-            "store": store.as_str(),
-            "revision": revision.0,
-            "pools": memory.pools.iter().map(PoolName::as_str).collect::<Vec<_>>(),
-            "sightings": memory.sightings.iter().map(sighting).collect::<Vec<_>>(),
-        });
-        replace(&self.path, format!("{text}\n").as_bytes(), false)
+        replace(&self.path, text.as_bytes(), false)
     }
 }
 

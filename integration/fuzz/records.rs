@@ -26,6 +26,10 @@ pub(crate) fn journal(input: &[u8]) {
     if let Some(entry) = journal::Entry::parse(&text) {
         assert_eq!(journal::Entry::parse(&entry.text()).as_ref(), Some(&entry));
     }
+    let memory = journal::Memory::parse(&text);
+    if let Some(text) = memory.text() {
+        assert_eq!(journal::Memory::parse(&text), memory);
+    }
 }
 
 /// Lines of a key and a value.
