@@ -126,6 +126,9 @@ pub(crate) struct State {
     pub(crate) wanted: [Option<Timestamp>; ORDINALS],
     pub(crate) set: Option<(usize, Timestamp)>,
     pub(crate) set_gone: Timestamp,
+    /// How often the StatefulSet was made, and the Deployment's template changed.
+    pub(crate) sets: u32,
+    pub(crate) rolled: usize,
     /// When each pod ended.
     pub(crate) ended: BTreeMap<Uid, Timestamp>,
     /// A list did not say the truth: what was noted then may be wrong.
@@ -226,6 +229,8 @@ impl State {
             wanted: [None; ORDINALS],
             set: None,
             set_gone: start,
+            sets: 0,
+            rolled: 0,
             ended: BTreeMap::new(),
             lied: false,
             before: Vec::new(),
@@ -326,8 +331,19 @@ impl State {
             0..ORDINALS => format!("db-{slot}"),
             JOB => format!("work-{}", suffix(n)),
             BARE => "solo".into(),
-            _ => format!("web-7d9c4f6b5d-{}", suffix(n)),
+            _ => format!("{}-{}", self.replica_set(), suffix(n)),
         }
+    }
+
+    /// Of Deployment `web`, with the hash of its template.
+    fn replica_set(&self) -> String {
+        format!("web-{}", ["7d9c4f6b5d", "5c8f6d9b74", "6b5d7d9c4f", "84f5c8b6d"][self.rolled % 4])
+    }
+
+    /// The Deployment has another template.
+    pub(crate) fn roll(&mut self) {
+        self.rolled += 1;
+        (ORDINALS..JOB).for_each(|slot| self.delete_pod(slot));
     }
 
     /// Makes the slot's pod; `None`: nobody wants it, it is there, or no node is ready.
@@ -343,7 +359,7 @@ impl State {
         let controller = |kind: &str, name: &str| {
             Some(ControllerRef { kind: kind.into(), version: "v1".into(), name: name.into() })
         };
-        let now = self.now();
+        let (now, replica_set) = (self.now(), self.replica_set());
         let mut api = self.api.state();
         api.now = now;
         let pod = api.pod(&key, &uid, &node_name(node));
@@ -351,7 +367,7 @@ impl State {
             0..ORDINALS => controller("StatefulSet.apps", "db"),
             JOB => controller("Job.batch", "work"),
             BARE => None,
-            _ => controller("ReplicaSet.apps", "web-7d9c4f6b5d"),
+            _ => controller("ReplicaSet.apps", &replica_set),
         };
         drop(api);
         self.pods[slot] = Some((key, uid));
@@ -387,7 +403,9 @@ impl State {
         let key = (shop(), "StatefulSet.apps/db".to_owned());
         match replicas {
             Some(count) => {
-                let uid = Uid::new("set").unwrap();
+                // Made anew it is another object of the same name.
+                self.sets += u32::from(self.set.is_none());
+                let uid = Uid::new(format!("set{}", self.sets)).unwrap();
                 self.api.state().stateful_set(&shop(), "db", &uid, count as u64);
                 let since = self.set.map_or(now, |(_, since)| since);
                 self.set = Some((count, since));

@@ -133,6 +133,8 @@ pub(crate) enum Action {
     SetCreate {
         replicas: usize,
     },
+    /// Deployment `web` has another template: its pods go, and what is made from now on is of another ReplicaSet.
+    Roll,
     Crash {
         node: usize,
     },
@@ -203,6 +205,7 @@ impl Action {
             | Self::Scale { .. }
             | Self::SetDelete
             | Self::SetCreate { .. }
+            | Self::Roll
             | Self::Crash { .. }
             | Self::Back { .. }
             | Self::CutControl { .. }
@@ -531,7 +534,8 @@ fn any(dice: &mut Dice) -> Action {
         }
         97 => Action::Freeze,
         98 => Action::Thaw,
-        _ => Action::Edit { pool: dice.below(2), edit: Edit::Restore },
+        _ if dice.below(2) == 0 => Action::Edit { pool: 0, edit: Edit::Restore },
+        _ => Action::Roll,
     }
 }
 

@@ -584,6 +584,10 @@ impl<'h> Player<'h> {
                 self.told(action);
                 self.state().set_wants(None);
             }
+            Action::Roll => {
+                self.told(action);
+                self.state().roll();
+            }
             Action::Crash { node } => {
                 self.told(action);
                 self.kill(|op| op.node == Some(*node));
