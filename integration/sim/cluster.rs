@@ -476,10 +476,13 @@ impl State {
             here.alive = true;
         }
         if self.nodes[node].link == Link::None {
+            let now = self.now();
             for index in 0..self.sandboxes.len() {
                 let lives = self.is_living(index);
                 let sandbox = &mut self.sandboxes[index];
-                sandbox.exempt |= sandbox.node == node && sandbox.stage == Stage::Up && !lives;
+                // Nobody could hear it, nor one whose DEL has come and that still answers for a moment.
+                let answers = sandbox.stage == Stage::Up || sandbox.lingers > now;
+                sandbox.exempt |= sandbox.node == node && answers && !lives;
             }
         }
         self.nodes[node].link = Link::Whole;
