@@ -345,7 +345,7 @@ pub struct Memory {
     /// The pools that its ADDs looked at last, the latest first. Their documents are asked for in an ADD's first read,
     /// and one that the ADD turns out not to need is not looked at: a wrong name costs a question, a missing one a read.
     pub pools: Vec<PoolName>,
-    /// When it was seen, the latest first, some seconds apart: a lease whose revision was seen long ago was not written
+    /// When it was seen, the latest first, a second apart: a lease whose revision was seen long ago was not written
     /// just now, whatever the clocks of others say.
     pub sightings: Vec<Sighting>,
 }

@@ -11,6 +11,8 @@ use crate::{
 
 /// More pools than the pods of one node have, mostly; each is a question to the store, in every ADD.
 pub(super) const MOST_POOLS: usize = 16;
+/// Sightings are kept so far apart.
+const BETWEEN: Duration = Duration::from_secs(1);
 
 impl<S, W, C: Clock, L> Context<'_, S, W, C, L> {
     /// What the node remembers after the store was seen like this, at that time of the boot-time clock.
@@ -28,14 +30,15 @@ impl<S, W, C: Clock, L> Context<'_, S, W, C, L> {
             }
         }
         let mut sightings: Vec<Sighting> = self.sightings(store).cloned().collect();
-        // One that is too young to say anything stays until it is old enough, with the one before it.
+        let age = |sighting: &Sighting| Duration::from_micros(at.saturating_sub(sighting.at));
         if let Some(boot) = &self.node.boot
-            && sightings
-                .first()
-                .is_none_or(|latest| Duration::from_micros(at.saturating_sub(latest.at)) >= TO_ARRIVE)
+            && sightings.first().is_none_or(|latest| age(latest) >= BETWEEN)
         {
             sightings.insert(0, Sighting { revision, boot: boot.clone(), at });
-            sightings.truncate(2);
+        }
+        // Those that are too young to say anything, and the latest that is not.
+        if let Some(old) = sightings.iter().position(|sighting| age(sighting) >= TO_ARRIVE) {
+            sightings.truncate(old + 1);
         }
         Memory { store: Some(store.clone()), revision, pools, sightings }
     }
