@@ -219,10 +219,10 @@ async fn an_add_that_is_late_to_the_end_leaves_nothing() {
     let world = one();
     let n1 = world.node("n1");
     n1.way.decide(|call| {
-        (call.txn.is_some() && call.of_kind < 2).then_some(Fault::Delay(Duration::from_millis(4_900)))
+        (call.txn.is_some() && call.of_kind < 3).then_some(Fault::Delay(Duration::from_millis(4_900)))
     });
     let refused = n1.add("shop/p", "A").await.unwrap_err();
-    assert!(matches!(refused, Refusal::Contention { conflicts: 0 }), "{refused}");
+    assert!(matches!(refused, Refusal::Store(_)), "{refused}");
     assert!(world.lease("shop/p").is_none(), "{}", world.show());
     world.audit();
 }

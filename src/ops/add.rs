@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     Change, Clock, Context, Heard, Log, Refusal, Wire, commit,
     commit::Sent,
-    find::{self, Found, MARGIN, Source, Want},
+    find::{self, Found, Source, Want},
     lease_id, view,
     view::View,
 };
@@ -43,6 +43,8 @@ const TO_WIRE: Duration = Duration::from_secs(2);
 pub(super) const TO_ARRIVE: Duration = TO_ANSWER.saturating_add(TO_WIRE);
 /// What an ADD keeps to ask the wire, and to commit.
 const TO_PROBE: Duration = Duration::from_secs(2);
+/// What an ADD that was late has beyond its deadline, to take back what it bound.
+const TO_TAKE_BACK: Duration = Duration::from_secs(1);
 /// Leases that a full pool's error looks at.
 const SUSPECTS: usize = 16;
 
@@ -139,8 +141,7 @@ pub async fn add<S: Store, W: Wire, C: Clock, L: Log>(
     let id = lease_id(&request.caller, &request.ifname);
     let mut run = Run { ctx, request, id: &id, first: None, late: None, conflicts: 0 };
     let refusal = loop {
-        let margin = if run.late.is_some() { MARGIN } else { Duration::ZERO };
-        if Instant::now() + margin >= ctx.deadline {
+        if Instant::now() >= ctx.deadline {
             break Refusal::Contention { conflicts: run.conflicts };
         }
         match run.once().await {
@@ -155,10 +156,7 @@ pub async fn add<S: Store, W: Wire, C: Clock, L: Log>(
             Err(refusal) => break refusal,
         }
     };
-    // Best effort: a runtime sends DEL for an ADD that failed, too.
-    if let Some(late) = &run.late {
-        let _ = take_back(ctx, late, "its answer would come too late").await;
-    }
+    run.take_back_late().await;
     Err(refusal)
 }
 
@@ -171,20 +169,22 @@ pub async fn undo<S: Store, W: Wire, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
     added: &Added,
 ) -> Result<(), Refusal> {
-    take_back(ctx, added, "the answer could not be written to stdout").await
+    take_back(ctx, added, "the answer could not be written to stdout").await.map(|_| ())
 }
 
+/// `false`: it was changed since.
 async fn take_back<S: Store, W: Wire, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
     added: &Added,
     why: &str,
-) -> Result<(), Refusal> {
-    let Some(written) = &added.written else { return Ok(()) };
+) -> Result<bool, Refusal> {
+    let Some(written) = &added.written else { return Ok(true) };
     let txn = commit::shown(changes::unbind(written, added.doubtful, ctx.clock.now()));
     if let Sent::Applied(_) = commit::surely(ctx.store, &txn, ctx.deadline).await? {
         ctx.log.change(&change_of(&written.value, "lease.undone", why));
+        return Ok(true);
     }
-    Ok(())
+    Ok(false)
 }
 
 fn change_of(lease: &Lease, what: &'static str, why: &str) -> Change {
@@ -302,6 +302,22 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         }
         let stamp = added.written.as_ref().and_then(|written| written.value.bound());
         stamp.is_some_and(|stamp| self.since(stamp.boot_clock) > TO_ANSWER)
+    }
+
+    /// Ends what this run bound and cannot answer, also where a pass has noted it since. Best effort: a runtime sends DEL for an
+    /// ADD that failed, too.
+    async fn take_back_late(&mut self) {
+        let Some(mut late) = self.late.take() else { return };
+        let Context { store, wire, clock, log, node, deadline, .. } = *self.ctx;
+        let deadline = deadline.max(Instant::now() + TO_TAKE_BACK);
+        let ctx = Context { store, wire, clock, log, node, deadline, memory: Memory::default() };
+        while let Ok(false) = take_back(&ctx, &late, "its answer would come too late").await {
+            let read = commit::read(store, &[Read::Get(keys::lease(self.id))], None, deadline).await;
+            let lease = read.ok().and_then(|snapshot| record::decode_lease(snapshot.entry(0)?).ok());
+            let ours = |lease: &Stored<Lease>| lease.value.is_bound_to(&self.request.container, &node.node);
+            let Some(lease) = lease.filter(ours) else { return };
+            late.written = Some(lease);
+        }
     }
 
     /// By the boot-time clock.

@@ -39,7 +39,7 @@ const LOOKS: u32 = 16;
 /// Before a range is looked at again whose counts and windows disagree: others are at it.
 const BREATH: Duration = Duration::from_millis(10);
 /// What an ADD leaves itself to answer, and to undo.
-pub(super) const MARGIN: Duration = Duration::from_millis(300);
+const MARGIN: Duration = Duration::from_millis(300);
 
 /// What addresses come from: a pool, or inline ranges.
 #[derive(Clone, Debug)]
