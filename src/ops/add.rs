@@ -210,10 +210,6 @@ fn refuse_unread(view: &View, lease: &Lease) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn newer(stamp: &Stamp, why: &str) -> Refusal {
-    Refusal::NewerSandbox { container: stamp.container.clone(), node: stamp.node.clone(), why: why.into() }
-}
-
 /// How a lease stands to a request.
 enum Standing<'v> {
     /// It is wholly what the request wants.
@@ -402,19 +398,26 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
     /// A newer sandbox's lease is not taken.
     fn refuse_newer(&self, lease: &Lease) -> Result<(), Refusal> {
         let Some(stamp) = lease.bound() else { return Ok(()) };
+        let newer = |why: &str| {
+            Err(Refusal::NewerSandbox {
+                container: stamp.container.clone(),
+                node: stamp.node.clone(),
+                why: why.into(),
+            })
+        };
         if self.first.as_ref().is_some_and(|first| first.as_ref() != Some(&stamp.container)) {
-            return Err(newer(stamp, "it was bound while this ADD worked"));
+            return newer("it was bound while this ADD worked");
         }
         if stamp.node == self.ctx.node.node {
             if self.is_this_boot(stamp) && stamp.boot_clock >= self.request.started {
-                return Err(newer(stamp, "it was bound after this ADD began"));
+                return newer("it was bound after this ADD began");
             }
             return Ok(());
         }
         let age = self.ctx.clock.now().since(stamp.at);
         let window = i64::try_from(self.ctx.node.add_deadline.as_millis()).unwrap_or(i64::MAX);
         if (-MOST_SKEW_MS..window).contains(&age) {
-            return Err(newer(stamp, "it was bound there a moment ago, and may not be on the wire yet"));
+            return newer("it was bound there a moment ago, and may not be on the wire yet");
         }
         Ok(())
     }
