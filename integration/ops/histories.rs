@@ -15,7 +15,6 @@ use leasehold::{
         testing::{Fault, On, Side},
     },
 };
-
 use tokio::time::Instant;
 
 use super::world::{Node, World, id, pool};

@@ -1,4 +1,5 @@
-//! What a node remembers of its pools saves an ADD its second read, and changes nothing else.
+//! What a node remembers of its pools saves an ADD its second read, and changes nothing else. What it remembers of when it
+//! looked at the store saves a take-over its wait.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -8,7 +9,6 @@ use leasehold::{
     ops::Refusal,
     store::{keys, record::PoolDocument},
 };
-
 use tokio::time::{Instant, sleep};
 
 use super::world::{Node, World, addresses, asked, pool};
