@@ -183,11 +183,7 @@ async fn an_own_commit_that_is_found_after_a_conflict_is_not_answered_as_it_is()
     let mut gate = n2.way.pause(On::Commit(0), Side::After);
     let slow = in_background(&n2, "A");
     gate.reached().await;
-    // A pass notes the lease: it is not what was sent any more.
-    let held = world.lease("shop/p").unwrap();
-    let mut noted = held.value.clone();
-    noted.seen = Some(Seen { controller: Some("StatefulSet.apps/p".into()), ..Seen::default() });
-    let Outcome::Applied(before) = world.apply_txn(&changes::note(&held, &noted)) else { panic!() };
+    let before = note(&world, "shop/p");
     tokio::time::sleep(Duration::from_secs(5)).await;
     gate.resume();
     slow.await.unwrap().unwrap();
@@ -249,9 +245,40 @@ fn one_ahead() -> (World, Arc<Node>, Arc<Node>) {
     (world, Arc::new(n1), Arc::new(n2))
 }
 
+/// A pass notes the lease: it is not what was sent any more.
+fn note(world: &World, pod: &str) -> Revision {
+    let held = world.lease(pod).unwrap();
+    let mut noted = held.value.clone();
+    noted.seen = Some(Seen { controller: Some("StatefulSet.apps/p".into()), ..Seen::default() });
+    let Outcome::Applied(revision) = world.apply_txn(&changes::note(&held, &noted)) else { panic!() };
+    revision
+}
+
+async fn undo(node: &Node, added: &ops::Added) {
+    ops::undo(&node.context(Duration::from_secs(5)), added).await.unwrap();
+}
+
 fn in_background(node: &Arc<Node>, container: &str) -> tokio::task::JoinHandle<Result<ops::Added, Refusal>> {
     let (node, request) = (node.clone(), node.ask("shop/p", container));
     tokio::spawn(async move { node.run(&request).await })
+}
+
+/// A pass notes the lease between the answer that nobody reads and its undo.
+#[tokio::test(start_paused = true)]
+async fn an_undo_ends_also_what_a_pass_has_noted_since() {
+    let world = one();
+    let n1 = world.node("n1");
+    let added = n1.add("shop/p", "A").await.unwrap();
+    note(&world, "shop/p");
+    undo(&n1, &added).await;
+    assert!(world.lease("shop/p").is_none(), "{}", world.show());
+    // The same container came again since: what stands is another's answer.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let added = n1.add("_/X", "X").await.unwrap();
+    n1.gets("_/X", "X").await;
+    undo(&n1, &added).await;
+    assert!(bound_to(&world, "_/X", "X"));
+    world.audit();
 }
 
 /// The same, where the pool was moved to another subnet in between: the pod that lives loses nothing, though nobody would

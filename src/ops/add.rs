@@ -160,8 +160,7 @@ pub async fn add<S: Store, W: Wire, C: Clock, L: Log>(
     Err(refusal)
 }
 
-/// Takes an ADD back whose answer could not be given: what DEL of this container does, compared on the revision
-/// that this run wrote.
+/// Takes an ADD back whose answer could not be given: what DEL of this container does, if what this run bound stands.
 ///
 /// # Errors
 /// The store's; the caller leaves a journal entry.
@@ -169,22 +168,33 @@ pub async fn undo<S: Store, W: Wire, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
     added: &Added,
 ) -> Result<(), Refusal> {
-    take_back(ctx, added, "the answer could not be written to stdout").await.map(|_| ())
+    take_back(ctx, added, "the answer could not be written to stdout").await
 }
 
-/// `false`: it was changed since.
+/// Ends what a run bound, also where a pass has noted it since. What is bound otherwise by now is another run's.
 async fn take_back<S: Store, W: Wire, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
     added: &Added,
     why: &str,
-) -> Result<bool, Refusal> {
-    let Some(written) = &added.written else { return Ok(true) };
-    let txn = commit::shown(changes::unbind(written, added.doubtful, ctx.clock.now()));
-    if let Sent::Applied(_) = commit::surely(ctx.store, &txn, ctx.deadline).await? {
-        ctx.log.change(&change_of(&written.value, "lease.undone", why));
-        return Ok(true);
+) -> Result<(), Refusal> {
+    let Some(bound) = &added.written else { return Ok(()) };
+    let mut noted;
+    let mut written = bound;
+    loop {
+        let txn = commit::shown(changes::unbind(written, added.doubtful, ctx.clock.now()));
+        if let Sent::Applied(_) = commit::surely(ctx.store, &txn, ctx.deadline).await? {
+            ctx.log.change(&change_of(&written.value, "lease.undone", why));
+            return Ok(());
+        }
+        let read = [Read::Get(keys::lease(&bound.value.id))];
+        let snapshot = commit::read(ctx.store, &read, None, ctx.deadline).await?;
+        let Some(entry) = snapshot.entry(0) else { return Ok(()) };
+        noted = record::decode_lease(entry)?;
+        if noted.value.binding != bound.value.binding {
+            return Ok(());
+        }
+        written = &noted;
     }
-    Ok(false)
 }
 
 fn change_of(lease: &Lease, what: &'static str, why: &str) -> Change {
@@ -300,19 +310,14 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         stamp.is_some_and(|stamp| self.since(stamp.boot_clock) > TO_ANSWER)
     }
 
-    /// Ends what this run bound and cannot answer, also where a pass has noted it since. Best effort: a runtime sends DEL for an
-    /// ADD that failed, too.
+    /// Ends what this run bound and cannot answer. Best effort: a runtime sends DEL for an ADD that failed, too.
     async fn take_back_late(&mut self) {
-        let Some(mut late) = self.late.take() else { return };
+        let Some(late) = self.late.take() else { return };
         let Context { store, wire, clock, log, node, deadline, .. } = *self.ctx;
         let deadline = deadline.max(Instant::now() + TO_TAKE_BACK);
         let ctx = Context { store, wire, clock, log, node, deadline, memory: Memory::default() };
-        while let Ok(false) = take_back(&ctx, &late, "its answer would come too late").await {
-            let read = commit::read(store, &[Read::Get(keys::lease(self.id))], None, deadline).await;
-            let lease = read.ok().and_then(|snapshot| record::decode_lease(snapshot.entry(0)?).ok());
-            let ours = |lease: &Stored<Lease>| lease.value.is_bound_to(&self.request.container, &node.node);
-            let Some(lease) = lease.filter(ours) else { return };
-            late.written = Some(lease);
+        if let Err(trouble) = take_back(&ctx, &late, "its answer would come too late").await {
+            log.note(&format!("{} stays bound: {trouble}", self.id));
         }
     }
 
