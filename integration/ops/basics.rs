@@ -943,7 +943,13 @@ async fn undo_is_what_del_does_and_leaves_a_take_over_unconfirmed() {
     undo(&world, &n1, "shop/a", "a1").await;
     assert_eq!(world.show(), "R 10.0.0.10 by shop/a");
     n1.gets("shop/a", "a2").await;
+    // The kubelet has ended a2, as far as this node is concerned.
     undo(&world, &n1, "shop/a", "a3").await;
+    assert_eq!(world.show(), "R 10.0.0.10 by shop/a");
+    n1.gets("shop/a", "a4").await;
+    let n2 = world.node("n2");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    undo(&world, &n2, "shop/a", "a5").await;
     assert_eq!(world.show(), "R 10.0.0.10 by shop/a unconfirmed");
 
     let world = World::new(&[sticky(r1())]);
@@ -951,9 +957,11 @@ async fn undo_is_what_del_does_and_leaves_a_take_over_unconfirmed() {
     undo(&world, &n1, "shop/a", "a1").await;
     assert!(world.show().ends_with("L shop/a held 10.0.0.10 a1 on n1 sticky"), "{}", world.show());
     n1.gets("shop/a", "a2").await;
-    undo(&world, &n1, "shop/a", "a3").await;
+    let n2 = world.node("n2");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    undo(&world, &n2, "shop/a", "a3").await;
     assert!(
-        world.show().ends_with("L shop/a held 10.0.0.10 a3 on n1 sticky unconfirmed"),
+        world.show().ends_with("L shop/a held 10.0.0.10 a3 on n2 sticky unconfirmed"),
         "{}",
         world.show()
     );

@@ -281,6 +281,47 @@ async fn an_undo_ends_also_what_a_pass_has_noted_since() {
     world.audit();
 }
 
+/// Under ptp with `nodeLost: keep` nobody could ever take a mark away again: it is left only where somebody may answer.
+#[tokio::test(start_paused = true)]
+async fn an_undone_take_over_of_a_dead_sandbox_leaves_no_mark() {
+    for (sticky, next) in [("always", "shop/p"), ("never", "shop/q")] {
+        let mut document = pool("x", &["10.0.0.0/24 10.0.0.10-10.0.0.10"]);
+        (document.sticky, document.node_lost) = (Some(sticky.into()), Some("keep".into()));
+        let world = World::new(&[document]);
+        let n1 = world.node("n1");
+        *n1.wire.nowhere.lock().unwrap() = true;
+        n1.gets("shop/p", "A").await;
+        let added = n1.add("shop/p", "B").await.unwrap();
+        undo(&n1, &added).await;
+        assert!(!world.show().contains("unconfirmed"), "{}", world.show());
+        assert_eq!(n1.gets(next, "C").await, "10.0.0.10");
+        world.audit();
+    }
+}
+
+/// An ADD that finds its own lease after a conflict knows what it took it from.
+#[tokio::test(start_paused = true)]
+async fn an_undo_after_a_conflict_leaves_a_mark_if_the_sandbox_before_may_live() {
+    for before in [None, Some("n1"), Some("n2")] {
+        let world = one();
+        let n2 = Arc::new(world.node("n2"));
+        if let Some(before) = before {
+            world.node(before).gets("shop/p", "A").await;
+            tokio::time::sleep(Duration::from_secs(1500)).await;
+        }
+        n2.way.fail(On::Commit(0), Fault::AnswerLost);
+        let mut gate = n2.way.pause(On::Commit(0), Side::After);
+        let slow = in_background(&n2, "B");
+        gate.reached().await;
+        note(&world, "shop/p");
+        gate.resume();
+        undo(&n2, &slow.await.unwrap().unwrap()).await;
+        let mark = if before == Some("n1") { " unconfirmed" } else { "" };
+        assert_eq!(world.show(), format!("R 10.0.0.10 by shop/p{mark}"), "{before:?}");
+        world.audit();
+    }
+}
+
 /// The same, where the pool was moved to another subnet in between: the pod that lives loses nothing, though nobody would
 /// take its address (found by the simulation, seed 274859).
 #[tokio::test(start_paused = true)]

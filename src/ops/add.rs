@@ -115,7 +115,7 @@ pub struct Added {
     pub answer: Answer,
     /// What this run wrote, for an undo; `None` if it wrote nothing.
     written: Option<Stored<Lease>>,
-    /// The sandbox that had the lease before was never DELed: an undo leaves the addresses unconfirmed.
+    /// The sandbox that had the lease before may live: an undo leaves the addresses unconfirmed.
     doubtful: bool,
     /// What the node should remember of the store.
     pub memory: Memory,
@@ -139,7 +139,7 @@ pub async fn add<S: Store, W: Wire, C: Clock, L: Log>(
     request: &Add,
 ) -> Result<Added, Refusal> {
     let id = lease_id(&request.caller, &request.ifname);
-    let mut run = Run { ctx, request, id: &id, first: None, late: None, conflicts: 0 };
+    let mut run = Run { ctx, request, id: &id, first: None, doubtful: false, late: None, conflicts: 0 };
     let refusal = loop {
         if Instant::now() >= ctx.deadline {
             break Refusal::Contention { conflicts: run.conflicts };
@@ -236,6 +236,8 @@ struct Run<'a, S, W, C, L> {
     id: &'a LeaseId,
     /// The container that the lease was bound to when this run first looked.
     first: Option<Option<ContainerId>>,
+    /// The sandbox that had the lease may live, in any round so far.
+    doubtful: bool,
     /// What this run bound, and would be answered too late.
     late: Option<Added>,
     conflicts: u32,
@@ -273,7 +275,10 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
             Some(lease) if lease.value.is_bound_to(&self.request.container, &self.ctx.node.node) => {
                 self.same(&view, &lease).await
             }
-            Some(lease) => self.own(&view, &lease).await,
+            Some(lease) => {
+                self.doubtful |= self.leaves_doubt(&lease.value);
+                self.own(&view, &lease).await
+            }
             None => {
                 let sources = self.sources(&view)?;
                 self.choose(&view, &sources, None).await
@@ -350,7 +355,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
                 let raw = record::encode_lease(&next, Some(&lease.raw));
                 // Not undone where the attachment stood before this run: its container may live.
                 let written = ours.then_some(Stored { value: next, revision, raw });
-                let doubtful = self.late.as_ref().is_none_or(|late| late.doubtful);
+                let doubtful = self.late.as_ref().map_or(self.doubtful, |late| late.doubtful);
                 Ok(Some(Added { answer, written, doubtful, memory }))
             }
             Sent::Conflict(_) => Ok(None),
@@ -537,6 +542,11 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         stamp.node != self.ctx.node.node || another && self.is_this_boot(stamp)
     }
 
+    /// May somebody answer on the addresses of this lease who does not run for this pod's next sandbox?
+    fn leaves_doubt(&self, lease: &Lease) -> bool {
+        lease.unconfirmed || self.may_live(lease)
+    }
+
     /// Was this, of this node, written since it booted?
     fn is_this_boot(&self, stamp: &Stamp) -> bool {
         stamp.boot.is_none() || stamp.boot == self.ctx.node.boot
@@ -565,7 +575,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
 
     /// Asks the wire about the pod's own addresses where somebody may still answer on them.
     async fn probe_own(&self, view: &View, source: &Source, lease: &Stored<Lease>) -> Result<(), Refusal> {
-        let doubtful = self.may_live(&lease.value) || lease.value.unconfirmed || view.frozen.is_some();
+        let doubtful = self.leaves_doubt(&lease.value) || view.frozen.is_some();
         if !doubtful || source.probe == ProbeRule::Never {
             return Ok(());
         }
@@ -735,7 +745,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         Some(self.answer(source, &written.value.addresses).map(|answer| Added {
             answer,
             memory: self.memory(view, Some(written.revision)),
-            doubtful: old.is_some_and(|old| old.value.bound().is_some() || old.value.unconfirmed),
+            doubtful: old.is_some_and(|old| self.leaves_doubt(&old.value)),
             written: Some(*written),
         }))
     }
