@@ -303,19 +303,20 @@ impl Node {
         let result = tokio::select! {
             result = replay::add(&ctx, &self.journal, add) => result,
             _ = terminated.recv() => {
-                if store.is_in_doubt() {
+                let mut details = "SIGTERM came before the answer; nothing was leased".to_owned();
+                if store.may_leave_something() {
                     self.leave_entry(attachment, "ADD was terminated")?;
+                    details = "SIGTERM came before the answer; what may be leased is in the node's journal, to be given back by its next run"
+                        .to_owned();
                 }
-                let msg = "terminated".to_owned();
-                let details = "SIGTERM came before the answer; what was leased meanwhile is given back".to_owned();
-                return Err(Error::Failure { code: Code::TryAgain, msg, details });
+                return Err(Error::Failure { code: Code::TryAgain, msg: "terminated".to_owned(), details });
             }
         };
         let added = match result {
             Ok(added) => added,
             Err(refused) => {
-                if store.is_in_doubt() {
-                    self.leave_entry(attachment, &format!("a commit of ADD was not answered: {refused}"))?;
+                if store.may_leave_something() {
+                    self.leave_entry(attachment, &format!("ADD failed, and its lease may stand: {refused}"))?;
                 }
                 if let Refusal::Arriving { memory, .. } = &refused {
                     self.remember(memory);

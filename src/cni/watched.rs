@@ -1,24 +1,48 @@
-//! The store of one call, which knows whether a commit of this call may still land unseen.
+//! The store of one call, which knows whether the call may leave something bound.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
-use crate::store::{Outcome, Read, Revision, Snapshot, Store, StoreError, Txn};
+use crate::store::{Key, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Write, keys};
 
-/// A store that remembers commits without an answer.
+/// A store that remembers commits without an answer, and what was bound.
 pub(super) struct Watched<S> {
     store: S,
     doubt: AtomicBool,
+    /// The attachment that this call wrote, and did not end.
+    attached: Mutex<Option<Key>>,
 }
 
 impl<S> Watched<S> {
     pub(super) const fn new(store: S) -> Self {
-        Self { store, doubt: AtomicBool::new(false) }
+        Self { store, doubt: AtomicBool::new(false), attached: Mutex::new(None) }
     }
 
-    /// Was any commit not answered? That a later one was answered, or even refused, does not end it: what the first
-    /// one compares may come to hold again.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        self.doubt.load(Ordering::Relaxed)
+    /// Does something of this call stand, or may it come to stand? A commit was not answered: that a later one was
+    /// answered, or even refused, does not end it, since what the first one compares may come to hold again. Or an answered
+    /// one has bound a lease.
+    pub(super) fn may_leave_something(&self) -> bool {
+        self.doubt.load(Ordering::Relaxed) || self.attached().is_some()
+    }
+
+    fn attached(&self) -> MutexGuard<'_, Option<Key>> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, txn: &Txn) {
+        for write in &txn.writes {
+            match write {
+                Write::Put(key, _) if keys::parse_attachment(key).is_some() => {
+                    *self.attached() = Some(key.clone());
+                }
+                Write::Delete(key) => {
+                    self.attached().take_if(|attached| attached == key);
+                }
+                Write::Put(..) | Write::If(..) => {}
+            }
+        }
     }
 }
 
@@ -34,6 +58,57 @@ impl<S: Store> Store for Watched<S> {
         if !matches!(answer, Err(StoreError::Unanswered { .. })) {
             self.doubt.store(before, Ordering::Relaxed);
         }
+        if let Ok(Outcome::Applied(_)) = answer {
+            self.note(txn);
+        }
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::names::{ClusterName, ContainerId, IfName, NetworkName, NodeName},
+        store::testing::{Fault, FaultyStore, MemoryStore, On},
+    };
+
+    fn txn(writes: Vec<Write>) -> Txn {
+        Txn { writes, ..Txn::default() }
+    }
+
+    fn attachment(container: &str) -> Key {
+        keys::attachment(&keys::AttachmentId {
+            cluster: ClusterName::new("prod").unwrap(),
+            node: NodeName::new("n1").unwrap(),
+            network: NetworkName::new("lan").unwrap(),
+            container: ContainerId::new(container).unwrap(),
+            ifname: IfName::new("eth0").unwrap(),
+        })
+    }
+
+    #[tokio::test]
+    async fn what_was_bound_is_left_until_it_is_ended() {
+        let store = Watched::new(FaultyStore::new(MemoryStore::new()));
+        let commit = async |writes| store.commit(&txn(writes)).await.is_ok();
+        let (own, other) = (attachment("A"), attachment("B"));
+        // A take-over, a note, the end of another's.
+        assert!(commit(vec![Write::Put(keys::frozen(), Vec::new())]).await);
+        assert!(!store.may_leave_something());
+        assert!(commit(vec![Write::Delete(other.clone()), Write::Put(own.clone(), Vec::new())]).await);
+        assert!(store.may_leave_something());
+        assert!(commit(vec![Write::Delete(other)]).await);
+        assert!(store.may_leave_something());
+        assert!(commit(vec![Write::Delete(own.clone())]).await);
+        assert!(!store.may_leave_something());
+        // One that was not applied binds nothing, and one that was not answered may.
+        store.store.fail(On::Commit(4), Fault::Refused);
+        assert!(!commit(vec![Write::Put(own.clone(), Vec::new())]).await);
+        assert!(!store.may_leave_something());
+        store.store.fail(On::Commit(5), Fault::Lost);
+        assert!(!commit(vec![Write::Put(own.clone(), Vec::new())]).await);
+        assert!(commit(vec![Write::Put(own.clone(), Vec::new())]).await);
+        assert!(commit(vec![Write::Delete(own)]).await);
+        assert!(store.may_leave_something());
     }
 }
