@@ -264,6 +264,17 @@ async fn an_unconfirmed_address_goes_to_a_stranger_where_it_cannot_be_probed_onl
     }
 }
 
+/// Not the store is too late, nor are others faster: whoever the wire has takes the time.
+#[tokio::test(start_paused = true)]
+async fn an_add_whose_time_goes_into_asking_the_wire_says_so() {
+    let world = World::new(&[with(pool("x", &["10.0.0.0/24"]), |p| p.probe = Some("always".into()))]);
+    let n1 = world.node("n1");
+    (1..255).for_each(|n| n1.wire.hears(&format!("10.0.0.{n}")));
+    let refused = n1.add("shop/a", "a1").await.unwrap_err();
+    assert_eq!(refused, Refusal::Contention { conflicts: 0, late: false });
+    world.audit();
+}
+
 #[tokio::test(start_paused = true)]
 async fn probing_always_asks_for_every_new_address_and_never_asks_for_none() {
     for (rule, wanted) in [("always", 1), ("unconfirmed", 0), ("never", 0)] {

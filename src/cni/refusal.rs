@@ -167,12 +167,17 @@ pub(super) fn of(refusal: &Refusal) -> Error {
                 ),
             },
         ),
-        Refusal::Contention { conflicts } => failure(
+        Refusal::Contention { conflicts, late } => failure(
             Code::TryAgain,
             format!("could not commit before the deadline, {conflicts} conflicts"),
-            match conflicts {
-                0 => "the store answers commits too late",
-                _ => "others were faster each time; the pool is not full",
+            match (late, conflicts) {
+                (true, _) => "the store answers commits too late: leasehold doctor",
+                (false, 0) => {
+                    "the time went into waiting for the store and into asking the wire; see who answers there: leasehold lease list --state declined"
+                }
+                (false, _) => {
+                    "others were faster, or what was free answers on the wire; the pool is not full"
+                }
             },
         ),
         Refusal::NewerSandbox { container, node, why } => failure(
@@ -351,9 +356,14 @@ mod tests {
             "pool shop-db is full (2 of 2); not in use by a running sandbox: 10.0.0.1 shop/db-1 held; widen the pool, or see: leasehold pool list, leasehold lease list",
         );
         case(
-            &Refusal::Contention { conflicts: 3 },
+            &Refusal::Contention { conflicts: 3, late: false },
             11,
-            "could not commit before the deadline, 3 conflicts; others were faster each time; the pool is not full",
+            "could not commit before the deadline, 3 conflicts; others were faster, or what was free answers on the wire; the pool is not full",
+        );
+        case(
+            &Refusal::Contention { conflicts: 0, late: false },
+            11,
+            "could not commit before the deadline, 0 conflicts; the time went into waiting for the store and into asking the wire; see who answers there: leasehold lease list --state declined",
         );
         case(
             &Refusal::NewerSandbox { container: container.clone(), node: node(), why: "it is new".into() },
@@ -361,9 +371,9 @@ mod tests {
             "a newer sandbox of this pod has its lease; container c1 on node n1: it is new",
         );
         case(
-            &Refusal::Contention { conflicts: 0 },
+            &Refusal::Contention { conflicts: 1, late: true },
             11,
-            "could not commit before the deadline, 0 conflicts; the store answers commits too late",
+            "could not commit before the deadline, 1 conflicts; the store answers commits too late: leasehold doctor",
         );
         case(
             &Refusal::Arriving { container: container.clone(), node: node(), memory: Box::default() },

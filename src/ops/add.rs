@@ -142,7 +142,7 @@ pub async fn add<S: Store, W: Wire, C: Clock, L: Log>(
     let mut run = Run { ctx, request, id: &id, first: None, doubtful: false, late: None, conflicts: 0 };
     let refusal = loop {
         if Instant::now() >= ctx.deadline {
-            break Refusal::Contention { conflicts: run.conflicts };
+            break Refusal::Contention { conflicts: run.conflicts, late: run.late.is_some() };
         }
         match run.once().await {
             Ok(Some(added)) if run.is_late(&added) => run.late = Some(added),

@@ -176,10 +176,10 @@ pub(crate) async fn search<S: Store, W: Wire, C: Clock, L: Log>(
     let search = Search { ctx, source, id: &id, spans };
     loop {
         if Instant::now() + MARGIN >= ctx.deadline {
-            return Err(Refusal::Contention { conflicts: *conflicts });
+            return Err(Refusal::Contention { conflicts: *conflicts, late: false });
         }
         for (_, hunt) in &mut hunts {
-            if let Some(end) = search.next(hunt).await? {
+            if let Some(end) = search.next(hunt, *conflicts).await? {
                 return Ok(end);
             }
         }
@@ -364,7 +364,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
     }
 
     /// Gives the hunt a pick, or says how the search ends.
-    async fn next(&self, hunt: &mut Hunt<'_>) -> Result<Option<Found>, Refusal> {
+    async fn next(&self, hunt: &mut Hunt<'_>, conflicts: u32) -> Result<Option<Found>, Refusal> {
         loop {
             if hunt.pick.is_some() {
                 return Ok(None);
@@ -412,7 +412,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
                 }
             }
             if Instant::now() + MARGIN >= self.ctx.deadline && hunt.pick.is_none() {
-                return Err(Refusal::Contention { conflicts: 0 });
+                return Err(Refusal::Contention { conflicts, late: false });
             }
         }
     }

@@ -211,11 +211,13 @@ pub enum Refusal {
         /// When the first is ready, milliseconds.
         ready_in_ms: i64,
     },
-    /// Others were faster until the deadline.
+    /// Nothing that could be answered was bound until the deadline.
     #[error("could not commit before the deadline: {conflicts} conflicts")]
     Contention {
-        /// How often.
+        /// How often others were faster, or what was taken for free had been used before.
         conflicts: u32,
+        /// It was bound, and the store said so too late.
+        late: bool,
     },
     /// A newer sandbox of the pod has the lease.
     #[error("the lease is bound to container {container} on node {node}: {why}")]
