@@ -263,6 +263,24 @@ fn in_background(node: &Arc<Node>, container: &str) -> tokio::task::JoinHandle<R
     tokio::spawn(async move { node.run(&request).await })
 }
 
+/// Nor is it given to a caller without a pod, whose name comes again on another node.
+#[tokio::test(start_paused = true)]
+async fn without_a_pod_too_an_answer_that_comes_after_the_take_over_is_not_given() {
+    let (world, n1, n2) = one_ahead();
+    let mut gate = n2.way.pause(On::Commit(0), Side::After);
+    let slow = tokio::spawn({
+        let n2 = n2.clone();
+        async move { n2.add("_/X", "X").await }
+    });
+    gate.reached().await;
+    n1.gets("_/X", "X").await;
+    gate.resume();
+    let refused = slow.await.unwrap().unwrap_err();
+    assert!(matches!(refused, Refusal::NewerSandbox { .. }), "{refused}");
+    assert_eq!(world.lease("_/X").unwrap().value.bound().unwrap().node.as_str(), "n1");
+    world.audit();
+}
+
 /// A pass notes the lease between the answer that nobody reads and its undo.
 #[tokio::test(start_paused = true)]
 async fn an_undo_ends_also_what_a_pass_has_noted_since() {
@@ -278,6 +296,25 @@ async fn an_undo_ends_also_what_a_pass_has_noted_since() {
     n1.gets("_/X", "X").await;
     undo(&n1, &added).await;
     assert!(bound_to(&world, "_/X", "X"));
+    world.audit();
+}
+
+/// A container that runs is asked for again, a pass notes its lease meanwhile, and the answer is not read.
+#[tokio::test(start_paused = true)]
+async fn an_undo_leaves_what_stood_before_its_add() {
+    let world = one();
+    let n1 = Arc::new(world.node("n1"));
+    n1.gets("_/X", "X").await;
+    let mut gate = n1.way.pause(On::Commit(1), Side::Before);
+    let again = tokio::spawn({
+        let n1 = n1.clone();
+        async move { n1.add("_/X", "X").await }
+    });
+    gate.reached().await;
+    note(&world, "_/X");
+    gate.resume();
+    undo(&n1, &again.await.unwrap().unwrap()).await;
+    assert!(bound_to(&world, "_/X", "X"), "{}", world.show());
     world.audit();
 }
 

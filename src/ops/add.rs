@@ -234,8 +234,8 @@ struct Run<'a, S, W, C, L> {
     ctx: &'a Context<'a, S, W, C, L>,
     request: &'a Add,
     id: &'a LeaseId,
-    /// The container that the lease was bound to when this run first looked.
-    first: Option<Option<ContainerId>>,
+    /// What the lease was bound to when this run first looked.
+    first: Option<Option<Stamp>>,
     /// The sandbox that had the lease may live, in any round so far.
     doubtful: bool,
     /// What this run bound, and would be answered too late.
@@ -269,8 +269,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
             view.frozen = Some(view::freeze(self.ctx, why).await?);
         }
         let lease = view.lease.clone();
-        let bound = lease.as_ref().and_then(|l| l.value.bound()).map(|stamp| stamp.container.clone());
-        self.first.get_or_insert(bound);
+        self.first.get_or_insert_with(|| lease.as_ref().and_then(|l| l.value.bound()).cloned());
         match lease {
             Some(lease) if lease.value.is_bound_to(&self.request.container, &self.ctx.node.node) => {
                 self.same(&view, &lease).await
@@ -308,9 +307,6 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
     /// Whoever takes a lease from another waits for [`TO_ANSWER`] and [`TO_WIRE`], asks the wire, and commits if the lease is
     /// unchanged. He may be about to, so what was bound longer ago is not answered before it is bound anew.
     fn is_late(&self, added: &Added) -> bool {
-        if !self.is_pod() {
-            return false; // its lease is its container's, and nobody takes that
-        }
         let stamp = added.written.as_ref().and_then(|written| written.value.bound());
         stamp.is_some_and(|stamp| self.since(stamp.boot_clock) > TO_ANSWER)
     }
@@ -340,7 +336,13 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
     async fn same(&self, view: &View, lease: &Stored<Lease>) -> Result<Option<Added>, Refusal> {
         let source = self.source_of(view, &lease.value)?;
         let answer = self.answer(&source, &lease.value.addresses)?;
-        let ours = self.late.is_some() || self.conflicts > 0;
+        // What stood before this run was answered then, and its container may live.
+        let stood = self
+            .first
+            .iter()
+            .flatten()
+            .any(|first| first.container == self.request.container && first.node == self.ctx.node.node);
+        let ours = self.late.is_some() || self.conflicts > 0 && !stood;
         if self.is_pod() && !ours {
             let memory = self.memory(view, None);
             return Ok(Some(Added { answer, written: None, doubtful: false, memory }));
@@ -415,7 +417,8 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
                 why: why.into(),
             })
         };
-        if self.first.as_ref().is_some_and(|first| first.as_ref() != Some(&stamp.container)) {
+        let first = self.first.as_ref().map(|first| first.as_ref().map(|first| &first.container));
+        if first.is_some_and(|first| first != Some(&stamp.container)) {
             return newer("it was bound while this ADD worked");
         }
         if stamp.node == self.ctx.node.node {
