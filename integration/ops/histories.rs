@@ -359,6 +359,30 @@ async fn an_undo_after_a_conflict_leaves_a_mark_if_the_sandbox_before_may_live()
     }
 }
 
+/// A pass gives the lease of a node back that seems lost, while that node's ADD has yet to answer. Who takes it next listens
+/// when that sandbox can be heard.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_given_back_a_moment_after_it_was_bound_is_not_taken_before_that_sandbox_is_heard() {
+    let mut document = pool("x", &["10.0.0.0/24 10.0.0.10-10.0.0.10"]);
+    document.sticky = Some("always".into());
+    let world = World::new(&[document]);
+    let (n1, n2) = (world.node("n1"), world.node("n2"));
+    n1.gets("shop/p", "A").await;
+    assert!(world.reaper_gives_back(&world.lease("shop/p").unwrap()));
+    let began = Instant::now();
+    n2.gets("shop/p", "B").await;
+    assert!(began.elapsed() > Duration::from_secs(5), "{:?}", began.elapsed());
+    // A sandbox of long ago is heard at once, and what a DEL has ended needs no ear.
+    tokio::time::sleep(Duration::from_secs(1500)).await;
+    assert!(world.reaper_gives_back(&world.lease("shop/p").unwrap()));
+    let began = Instant::now();
+    n1.gets("shop/p", "C").await;
+    n1.del("shop/p", "C").await;
+    n2.gets("shop/p", "D").await;
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    world.audit();
+}
+
 /// The same, where the pool was moved to another subnet in between: the pod that lives loses nothing, though nobody would
 /// take its address (found by the simulation, seed 274859).
 #[tokio::test(start_paused = true)]

@@ -187,10 +187,8 @@ pub(super) fn of(refusal: &Refusal) -> Error {
         ),
         Refusal::Arriving { container, node, memory: _ } => failure(
             Code::TryAgain,
-            "another sandbox of this pod has its lease",
-            format!(
-                "container {container} on node {node}: it may be bound a moment ago and not be on the wire yet; try again in 5 s"
-            ),
+            "another sandbox of this pod has its lease, or had it a moment ago",
+            format!("container {container} on node {node}: it may not be on the wire yet; try again in 5 s"),
         ),
         Refusal::OtherHolder { container, holder } => failure(
             Code::TryAgain,
@@ -378,7 +376,7 @@ mod tests {
         case(
             &Refusal::Arriving { container: container.clone(), node: node(), memory: Box::default() },
             11,
-            "another sandbox of this pod has its lease; container c1 on node n1: it may be bound a moment ago and not be on the wire yet; try again in 5 s",
+            "another sandbox of this pod has its lease, or had it a moment ago; container c1 on node n1: it may not be on the wire yet; try again in 5 s",
         );
         case(
             &Refusal::OtherHolder { container, holder },

@@ -536,11 +536,15 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         }
     }
 
-    /// May the sandbox that has the lease still be on the wire? A kubelet ends a pod's sandbox before it makes the next. But a
+    /// May the sandbox that has the lease still be on the wire?
+    fn may_live(&self, lease: &Lease) -> bool {
+        lease.bound().is_some_and(|stamp| self.outlives(stamp))
+    }
+
+    /// May a sandbox that nobody has DELed still be on the wire? A kubelet ends a pod's sandbox before it makes the next. But a
     /// pod that was deleted by force has a successor of its name while it still ends, perhaps on the same node; no sandbox
     /// outlives a boot.
-    fn may_live(&self, lease: &Lease) -> bool {
-        let Some(stamp) = lease.bound() else { return false };
+    fn outlives(&self, stamp: &Stamp) -> bool {
         let another = matches!((&stamp.uid, &self.request.uid), (Some(old), Some(new)) if old != new);
         stamp.node != self.ctx.node.node || another && self.is_this_boot(stamp)
     }
@@ -555,10 +559,11 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         stamp.boot.is_none() || stamp.boot == self.ctx.node.boot
     }
 
-    /// Whoever has the lease may have bound it just now, and not be heard yet. On another node its clock says nothing of that,
-    /// but that it was long ago.
+    /// Whoever has the lease may have bound it just now, and not be heard yet; also who had it, if a pass or a person gave it
+    /// back in between. On another node its clock says nothing of that, but that it was long ago.
     async fn let_it_arrive(&self, view: &View, lease: &Stored<Lease>) -> Result<(), Refusal> {
-        let Some(stamp) = lease.value.bound().filter(|_| self.may_live(&lease.value)) else { return Ok(()) };
+        let last = lease.value.last().filter(|_| lease.value.bound().is_some() || lease.value.unconfirmed);
+        let Some(stamp) = last.filter(|stamp| self.outlives(stamp)) else { return Ok(()) };
         let gone = if stamp.node == self.ctx.node.node {
             self.since(stamp.boot_clock)
         } else if self.ctx.clock.now().since(stamp.at) > 2 * MOST_SKEW_MS {

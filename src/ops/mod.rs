@@ -229,8 +229,8 @@ pub enum Refusal {
         /// What makes it newer.
         why: String,
     },
-    /// Another node may just have bound the pod's lease, and there is no time left to let that sandbox be heard.
-    #[error("the lease is bound to container {container} on node {node}, perhaps a moment ago")]
+    /// Another sandbox may just have bound the pod's lease, and there is no time left to let it be heard.
+    #[error("the lease was bound to container {container} on node {node}, perhaps a moment ago")]
     Arriving {
         /// Its container.
         container: ContainerId,
