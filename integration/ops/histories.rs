@@ -383,6 +383,28 @@ async fn a_lease_that_was_given_back_a_moment_after_it_was_bound_is_not_taken_be
     world.audit();
 }
 
+/// The clock of a node that died was nine minutes ahead: what it bound just before is not of the future for so long.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_this_node_saw_long_ago_is_not_new_whatever_the_other_clock_said() {
+    let world = one();
+    let (n1, mut n2) = (world.node("n1"), world.node("n2"));
+    n1.clock.skew.store(540_000, std::sync::atomic::Ordering::Relaxed);
+    n1.gets("shop/p", "A").await;
+    let refused = n2.add("shop/p", "B").await.unwrap_err();
+    assert!(matches!(refused, Refusal::NewerSandbox { .. }), "{refused}");
+    n2.memory = refused.memory().unwrap().clone();
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    let refused = n2.add("shop/p", "B").await.unwrap_err();
+    assert!(matches!(refused, Refusal::NewerSandbox { .. }), "{refused}");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    n2.wire.hears("10.0.0.10");
+    let refused = n2.add("shop/p", "B").await.unwrap_err();
+    assert!(matches!(refused, Refusal::StillAnswers { .. }), "{refused}");
+    n2.wire.answering.lock().unwrap().clear();
+    n2.gets("shop/p", "B").await;
+    world.audit();
+}
+
 /// The same, where the pool was moved to another subnet in between: the pod that lives loses nothing, though nobody would
 /// take its address (found by the simulation, seed 274859).
 #[tokio::test(start_paused = true)]

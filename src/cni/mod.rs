@@ -318,7 +318,7 @@ impl Node {
                 if store.may_leave_something() {
                     self.leave_entry(attachment, &format!("ADD failed, and its lease may stand: {refused}"))?;
                 }
-                if let Refusal::Arriving { memory, .. } = &refused {
+                if let Some(memory) = refused.memory() {
                     self.remember(memory);
                 }
                 return Err(self.told(&refused));

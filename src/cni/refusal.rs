@@ -180,7 +180,7 @@ pub(super) fn of(refusal: &Refusal) -> Error {
                 }
             },
         ),
-        Refusal::NewerSandbox { container, node, why } => failure(
+        Refusal::NewerSandbox { container, node, why, memory: _ } => failure(
             Code::TryAgain,
             "a newer sandbox of this pod has its lease",
             format!("container {container} on node {node}: {why}"),
@@ -195,7 +195,7 @@ pub(super) fn of(refusal: &Refusal) -> Error {
             format!("container {container} has an address on this interface, leased to {holder}"),
             "one attachment has one lease: DEL it first",
         ),
-        Refusal::StillAnswers { address, mac, node } => {
+        Refusal::StillAnswers { address, mac, node, memory: _ } => {
             let node = node.as_ref().map(ToString::to_string).unwrap_or_default();
             let last = if node.is_empty() { String::new() } else { format!(", last leased on node {node}") };
             failure(
@@ -364,7 +364,12 @@ mod tests {
             "could not commit before the deadline, 0 conflicts; the time went into waiting for the store and into asking the wire; see who answers there: leasehold lease list --state declined",
         );
         case(
-            &Refusal::NewerSandbox { container: container.clone(), node: node(), why: "it is new".into() },
+            &Refusal::NewerSandbox {
+                container: container.clone(),
+                node: node(),
+                why: "it is new".into(),
+                memory: Box::default(),
+            },
             11,
             "a newer sandbox of this pod has its lease; container c1 on node n1: it is new",
         );
@@ -384,7 +389,12 @@ mod tests {
             "container c1 has an address on this interface, leased to shop/db-0; one attachment has one lease: DEL it first",
         );
         case(
-            &Refusal::StillAnswers { address, mac: "02:00:00:00:00:01".into(), node: Some(node()) },
+            &Refusal::StillAnswers {
+                address,
+                mac: "02:00:00:00:00:01".into(),
+                node: Some(node()),
+                memory: Box::default(),
+            },
             11,
             "10.0.0.1 is this pod's, but 02:00:00:00:00:01 still answers on it; fence the old sandbox first, last leased on node n1; as soon as it is silent the pod gets its address",
         );

@@ -366,7 +366,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
 
     /// The pod has a lease of another container, or of none.
     async fn own(&mut self, view: &View, lease: &Stored<Lease>) -> Result<Option<Added>, Refusal> {
-        self.refuse_newer(&lease.value)?;
+        self.refuse_newer(view, lease)?;
         refuse_unread(view, &lease.value)?;
         let sources = self.sources_or_reserved(view, &lease.value)?;
         if !self.request.requested.is_empty() && !sources.iter().any(|source| self.wants(source).is_some()) {
@@ -408,13 +408,14 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
     }
 
     /// A newer sandbox's lease is not taken.
-    fn refuse_newer(&self, lease: &Lease) -> Result<(), Refusal> {
-        let Some(stamp) = lease.bound() else { return Ok(()) };
+    fn refuse_newer(&self, view: &View, lease: &Stored<Lease>) -> Result<(), Refusal> {
+        let Some(stamp) = lease.value.bound() else { return Ok(()) };
         let newer = |why: &str| {
             Err(Refusal::NewerSandbox {
                 container: stamp.container.clone(),
                 node: stamp.node.clone(),
                 why: why.into(),
+                memory: Box::new(self.memory(view, None)),
             })
         };
         let first = self.first.as_ref().map(|first| first.as_ref().map(|first| &first.container));
@@ -429,8 +430,8 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         }
         let age = self.ctx.clock.now().since(stamp.at);
         let window = i64::try_from(self.ctx.node.add_deadline.as_millis()).unwrap_or(i64::MAX);
-        if (-MOST_SKEW_MS..window).contains(&age) {
-            return newer("it was bound there a moment ago, and may not be on the wire yet");
+        if (-MOST_SKEW_MS..window).contains(&age) && self.seen_for(view, lease) < self.ctx.node.add_deadline {
+            return newer("by its clock it was bound there a moment ago, and it may not be on the wire yet");
         }
         Ok(())
     }
@@ -569,8 +570,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         } else if self.ctx.clock.now().since(stamp.at) > 2 * MOST_SKEW_MS {
             return Ok(());
         } else {
-            let seen_at = self.ctx.seen_at(&view.meta.store, lease.revision, view.revision);
-            self.since(seen_at.unwrap_or(view.read_at))
+            self.seen_for(view, lease)
         };
         let left = TO_ARRIVE.saturating_sub(gone);
         if !left.is_zero() && Instant::now() + left + TO_PROBE > self.ctx.deadline {
@@ -579,6 +579,12 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         }
         sleep(left).await;
         Ok(())
+    }
+
+    /// So long this node has known the lease as it is, at least.
+    fn seen_for(&self, view: &View, lease: &Stored<Lease>) -> Duration {
+        let seen_at = self.ctx.seen_at(&view.meta.store, lease.revision, view.revision);
+        self.since(seen_at.unwrap_or(view.read_at))
     }
 
     /// Asks the wire about the pod's own addresses where somebody may still answer on them.
@@ -603,7 +609,8 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
             Heard::Claims(claims) => match claims.into_iter().next() {
                 Some((address, mac)) => {
                     let node = lease.value.last().map(|stamp| stamp.node.clone());
-                    Err(Refusal::StillAnswers { address, mac, node })
+                    let memory = Box::new(self.memory(view, None));
+                    Err(Refusal::StillAnswers { address, mac, node, memory })
                 }
                 None => Ok(()),
             },

@@ -36,8 +36,9 @@ impl<S, W, C: Clock, L> Context<'_, S, W, C, L> {
         {
             sightings.insert(0, Sighting { revision, boot: boot.clone(), at });
         }
-        // Those that are too young to say anything, and the latest that is not.
-        if let Some(old) = sightings.iter().position(|sighting| age(sighting) >= TO_ARRIVE) {
+        // Those that are too young to say something to everybody, and the latest that is not.
+        let enough = TO_ARRIVE.max(self.node.add_deadline);
+        if let Some(old) = sightings.iter().position(|sighting| age(sighting) >= enough) {
             sightings.truncate(old + 1);
         }
         Memory { store: Some(store.clone()), revision, pools, sightings }

@@ -228,6 +228,8 @@ pub enum Refusal {
         node: NodeName,
         /// What makes it newer.
         why: String,
+        /// What the node should remember of the store: with it a later ADD can tell that it is not new any more.
+        memory: Box<Memory>,
     },
     /// Another sandbox may just have bound the pod's lease, and there is no time left to let it be heard.
     #[error("the lease was bound to container {container} on node {node}, perhaps a moment ago")]
@@ -256,6 +258,8 @@ pub enum Refusal {
         mac: String,
         /// Where it was last.
         node: Option<NodeName>,
+        /// What the node should remember of the store: with it the next ADD need not wait.
+        memory: Box<Memory>,
     },
     /// The wire could not be asked, and silence may not be assumed.
     #[error("cannot ask the wire whether {address} is in use: {reason}")]
@@ -314,6 +318,37 @@ pub enum Refusal {
     /// CHECK: the attachment has no lease, or another.
     #[error("{0}")]
     Check(String),
+}
+
+impl Refusal {
+    /// What the node should remember of the store, where the next ADD can use it.
+    #[must_use]
+    pub fn memory(&self) -> Option<&Memory> {
+        match self {
+            Self::NewerSandbox { memory, .. }
+            | Self::Arriving { memory, .. }
+            | Self::StillAnswers { memory, .. } => Some(memory),
+            Self::Store(_)
+            | Self::Record(_)
+            | Self::Empty
+            | Self::Unregistered(_)
+            | Self::NoPool { .. }
+            | Self::PoolRefused { .. }
+            | Self::InlineRefused
+            | Self::Frozen { .. }
+            | Self::Full { .. }
+            | Self::Cooling { .. }
+            | Self::Contention { .. }
+            | Self::OtherHolder { .. }
+            | Self::CannotProbe { .. }
+            | Self::WrongNode { .. }
+            | Self::ReservedUnfit { .. }
+            | Self::PoolMoved { .. }
+            | Self::RequestedOutside { .. }
+            | Self::RequestedTaken { .. }
+            | Self::Check(_) => None,
+        }
+    }
 }
 
 /// A name for what a caller of this identity is called in texts.
