@@ -7,7 +7,7 @@ use leasehold::{
     domain::names::{BootId, PoolName},
     journal::Memory,
     ops::Refusal,
-    store::{keys, record::PoolDocument},
+    store::{Revision, keys, record::PoolDocument},
 };
 use tokio::time::{Instant, sleep};
 
@@ -198,4 +198,30 @@ async fn a_node_that_never_rests_has_an_old_sighting_all_the_same() {
     assert!((11..=12).contains(&at.len()), "{at:?}");
     assert!(at.windows(2).all(|pair| pair[0] - pair[1] >= 1_000_000), "{at:?}");
     assert!((10_000_000..12_000_000).contains(&(at[0] - at[at.len() - 1])), "{at:?}");
+}
+
+/// It saw the store further than it is now: that was another past, and what is written from here on comes to the same
+/// revisions.
+#[tokio::test(start_paused = true)]
+async fn what_was_seen_of_a_past_that_is_gone_is_forgotten() {
+    let world = World::new(&[pool("lan", &["10.0.0.0/24"])]);
+    let mut n1 = world.node("n1");
+    looks(&mut n1).await;
+    n1.memory.sightings[0].revision = Revision(1_000);
+    sleep(Duration::from_secs(2)).await;
+    looks(&mut n1).await;
+    let seen: Vec<Revision> = n1.memory.sightings.iter().map(|sighting| sighting.revision).collect();
+    assert_eq!(seen, [world.store.revision()]);
+}
+
+/// Another node has frozen the store, which may have been set back: what this one saw then may be another past's.
+#[tokio::test(start_paused = true)]
+async fn what_was_seen_says_nothing_while_the_store_is_frozen() {
+    let world = World::new(&[pool("lan", &["10.0.0.0/24"])]);
+    let (mut n1, n2) = (world.node("n1"), world.node("n2"));
+    n2.add("shop/old-0", "old-0-a").await.unwrap();
+    looks(&mut n1).await;
+    sleep(Duration::from_secs(6)).await;
+    world.freeze("it was restored");
+    assert!(wait(&n1, "shop/old-0").await > Duration::from_secs(5));
 }

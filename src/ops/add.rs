@@ -581,10 +581,11 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         Ok(())
     }
 
-    /// So long this node has known the lease as it is, at least.
+    /// So long this node has known the lease as it is, at least. A store that is frozen may have been set back, and its
+    /// revisions come twice.
     fn seen_for(&self, view: &View, lease: &Stored<Lease>) -> Duration {
-        let seen_at = self.ctx.seen_at(&view.meta.store, lease.revision, view.revision);
-        self.since(seen_at.unwrap_or(view.read_at))
+        let seen_at = || self.ctx.seen_at(&view.meta.store, lease.revision, view.revision);
+        self.since(view.frozen.is_none().then(seen_at).flatten().unwrap_or(view.read_at))
     }
 
     /// Asks the wire about the pod's own addresses where somebody may still answer on them.

@@ -29,7 +29,9 @@ impl<S, W, C: Clock, L> Context<'_, S, W, C, L> {
                 pools.push(name.clone());
             }
         }
-        let mut sightings: Vec<Sighting> = self.sightings(store).cloned().collect();
+        // One that was further is of a past that a restore has ended.
+        let known = self.sightings(store).filter(|sighting| sighting.revision <= revision);
+        let mut sightings: Vec<Sighting> = known.cloned().collect();
         let age = |sighting: &Sighting| Duration::from_micros(at.saturating_sub(sighting.at));
         if let Some(boot) = &self.node.boot
             && sightings.first().is_none_or(|latest| age(latest) >= BETWEEN)
