@@ -132,8 +132,8 @@ impl Added {
 /// Leases addresses to a pod, or gives it its own again.
 ///
 /// # Errors
-/// [`Refusal`]. After [`StoreError::Unanswered`] the lease may still come to stand: the caller leaves
-/// a journal entry that ends it.
+/// [`Refusal`]. After a commit without an answer the lease may still come to stand, and one that was answered too late, or
+/// in another past of the store, may not have been taken back: the caller leaves a journal entry that ends it.
 pub async fn add<S: Store, W: Wire, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
     request: &Add,
@@ -148,10 +148,11 @@ pub async fn add<S: Store, W: Wire, C: Clock, L: Log>(
             Ok(Some(added)) if run.is_late(&added) => run.late = Some(added),
             Ok(Some(added)) => return Ok(added),
             Ok(None) => run.conflicts += 1,
-            // Perhaps nobody else sees it.
+            // Perhaps nobody else sees it. What was bound is of another past: its revision is compared no more, and the
+            // caller's journal answers for it.
             Err(Refusal::Store(StoreError::WentBack { from, to })) => {
                 let Frozen { why, by, .. } = view::freeze(ctx, view::back(from, to)).await?;
-                break Refusal::Frozen { why, by };
+                return Err(Refusal::Frozen { why, by });
             }
             Err(refusal) => break refusal,
         }
