@@ -304,7 +304,7 @@ pub(crate) const RIGHTS: [Right; 5] = [
     ("apps", "statefulsets", "get", ""),
 ];
 
-/// What a pass asks for that takes so long that the list of nodes is old.
+/// What a pass asks for where a node is silent or missing, or its list of nodes is old.
 pub(crate) const LATE: Right = ("", "nodes", "get", "");
 
 /// What it needs to tell of it, for the first time and again.
@@ -356,7 +356,11 @@ fn each_right_of_the_reapers_account_is_needed_and_no_other() {
 
     for (left_out, right) in RIGHTS.iter().enumerate() {
         let account = format!("lacks-{left_out}");
-        grant(&site, &account, RIGHTS.iter().filter(|other| *other != right).chain(&EVENTS).copied());
+        grant(
+            &site,
+            &account,
+            RIGHTS.iter().filter(|other| *other != right).chain(&EVENTS).chain([&LATE]).copied(),
+        );
         let (_, resource, verb, _) = *right;
         // The server learns of a role a moment after it has answered.
         let lacks = format!("may not {verb} {resource}");
@@ -379,7 +383,7 @@ fn each_right_of_the_reapers_account_is_needed_and_no_other() {
         }
     }
     // Without the right to tell, it gives back all the same.
-    grant(&site, "mute", RIGHTS.iter().copied());
+    grant(&site, "mute", RIGHTS.iter().chain([&LATE]).copied());
     let mute = eventually("the pass to lack the Events only", || {
         let finished = in_a_pod(&site, "mute", "");
         let all = finished.stderr().matches("may not ").count();
@@ -388,7 +392,7 @@ fn each_right_of_the_reapers_account_is_needed_and_no_other() {
     assert_eq!(mute.code(), Some(3), "{}", mute.stderr());
     assert!(mute.stderr().contains("1 given back"), "{}", mute.stderr());
     assert!(site.leases().is_empty());
-    grant(&site, "reaper", RIGHTS.iter().chain(&EVENTS).copied());
+    grant(&site, "reaper", RIGHTS.iter().chain(&EVENTS).chain([&LATE]).copied());
     site.is_lost("last-7d9c4f6b5d-x7k2b", "last");
     let finished = eventually("the account to have its rights", || {
         let finished = in_a_pod(&site, "reaper", "");
@@ -397,7 +401,7 @@ fn each_right_of_the_reapers_account_is_needed_and_no_other() {
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr());
     assert!(site.leases().is_empty());
     // What was told before is counted up.
-    grant(&site, "once", RIGHTS.iter().chain(&EVENTS[..1]).copied());
+    grant(&site, "once", RIGHTS.iter().chain(&EVENTS[..1]).chain([&LATE]).copied());
     site.is_lost("again-7d9c4f6b5d-x7k2b", "again");
     let once = eventually("the pass to lack the second telling only", || {
         let finished = in_a_pod(&site, "once", "");

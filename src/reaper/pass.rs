@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     domain::{
-        kubernetes::{Answer, Controller, ControllerRef, Node, Pod, PodKey},
+        kubernetes::{Answer, Controller, ControllerRef, Node, Pod, PodKey, Ready},
         lease::{Holder, Lease, Timestamp},
         names::{Namespace, NodeName, PoolName, Uid},
         pool::{Pool, StickyRule},
@@ -590,9 +590,12 @@ impl<S: Store, K: Cluster, C: Clock, L: Log> Run<'_, '_, S, K, C, L> {
         let pod = live.found.as_ref().map_or(Answer::Absent, Answer::Present);
         let mut case = self.case(lease, pod.clone());
         let needs = reap::needs(lease, &pod, self.context.policy);
-        // A node that was silent may have come back since the list.
+        // A node that was silent may have come back since the list; and what rests on its silence, or on there being no such
+        // node, does not rest on a list alone.
+        let is_old = self.listed_at.elapsed() >= NODE_FRESH;
+        let lives = matches!(case.node, Answer::Present(node) if matches!(node.ready, Ready::True | Ready::False) && !node.out_of_service);
         let node;
-        if let Some(Sought::Named(name)) = needs.node.filter(|_| self.listed_at.elapsed() >= NODE_FRESH) {
+        if let Some(Sought::Named(name)) = needs.node.filter(|_| is_old || !lives) {
             node = self.node_again(&name).await.map_err(|error| unknown(&error))?;
             case.node = node.as_ref().map_or(Answer::Absent, Answer::Present);
         }
