@@ -2,13 +2,14 @@
 //! does what a probe hears.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::{Arc, atomic::Ordering},
 };
 
 use leasehold::{
     domain::{
+        audit::Place,
         kubernetes::{self, ControllerRef, Finished, Phase, Pod, PodKey, Ready, Wants},
         lease::{Holder, Lease, LeaseId, Timestamp},
         names::{BootId, ClusterName, ContainerId, IfName, Namespace, NetworkName, NodeName, PodName, Uid},
@@ -31,8 +32,10 @@ use super::{
 };
 use crate::world::ADD_DEADLINE;
 
+/// So long after its last word a node is ready, as the API has it.
+const UNNOTICED_MS: i64 = 40_000;
 /// A sandbox whose DEL has come still answers for so long: macvlan calls it before the link is removed.
-const LINGER_MS: i64 = 2_000;
+pub(crate) const LINGER_MS: i64 = 2_000;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Link {
@@ -52,8 +55,10 @@ pub(crate) struct NodeTruth {
     /// What its disk keeps of DELs that the store did not take.
     pub(crate) journal: Vec<Filed>,
     pub(crate) memory: Memory,
-    /// Since when it is ready without a break; `None`: it is not.
+    /// Since when it is ready without a break, as the API has it; `None`: it is not.
     pub(crate) ready: Option<Timestamp>,
+    /// Since when it says nothing.
+    pub(crate) silent: Option<Timestamp>,
 }
 
 impl NodeTruth {
@@ -106,7 +111,6 @@ pub(crate) struct Sandbox {
 /// Everything.
 pub(crate) struct State {
     pub(crate) began: Instant,
-    pub(crate) skewed: bool,
     pub(crate) absent_after_ms: i64,
     /// How many actions have happened.
     pub(crate) step: usize,
@@ -131,8 +135,13 @@ pub(crate) struct State {
     pub(crate) rolled: usize,
     /// When each pod ended.
     pub(crate) ended: BTreeMap<Uid, Timestamp>,
-    /// A list did not say the truth: what was noted then may be wrong.
-    pub(crate) lied: bool,
+    /// What was noted by a pass that a list did not say the truth to: it may be wrong.
+    pub(crate) false_notes: BTreeSet<(Key, Timestamp)>,
+    /// By how much the clock was off that wrote when this was given back, milliseconds.
+    pub(crate) given: BTreeMap<Place, i64>,
+    /// Taken by a node whose clock is not that of who gave it back: no cool-down is promised, and whoever had it may be heard
+    /// until then.
+    pub(crate) hasty: BTreeMap<IpAddr, Timestamp>,
     /// Old lists, where an action wants one.
     pub(crate) before: Vec<(Vec<Pod>, Vec<kubernetes::Node>)>,
     /// What is broken.
@@ -197,6 +206,7 @@ impl State {
                 journal: Vec::new(),
                 memory: Memory::default(),
                 ready: Some(start),
+                silent: None,
             })
             .collect();
         {
@@ -213,7 +223,6 @@ impl State {
         }
         Self {
             began,
-            skewed: setting.is_skewed(),
             absent_after_ms: i64::try_from(setting.absent_after_s).unwrap() * 1000,
             step: 0,
             store: MemoryStore::new(),
@@ -232,7 +241,9 @@ impl State {
             sets: 0,
             rolled: 0,
             ended: BTreeMap::new(),
-            lied: false,
+            false_notes: BTreeSet::new(),
+            given: BTreeMap::new(),
+            hasty: BTreeMap::new(),
             before: Vec::new(),
             faults: Vec::new(),
             story: told.then(Vec::new),
@@ -269,12 +280,17 @@ impl State {
             Lie::Stale(ago) if !self.before.is_empty() => {
                 self.before[self.before.len().saturating_sub(1 + usize::from(ago))].0.clone()
             }
-            Lie::None | Lie::Late(_) | Lie::Stale(_) => self.api.state().pods.values().cloned().collect(),
+            Lie::None | Lie::Late(_) | Lie::Stale(_) | Lie::Other => {
+                self.api.state().pods.values().cloned().collect()
+            }
         };
         if let Lie::Late(slot) = lie
             && let Some(Some((key, _))) = self.pods.get(usize::from(slot))
         {
             pods.retain(|pod| pod.key != *key);
+        }
+        if lie == Lie::Other {
+            pods.retain(|pod| pod.key.namespace != shop());
         }
         pods
     }
@@ -285,7 +301,9 @@ impl State {
             Lie::Stale(ago) if !self.before.is_empty() => {
                 self.before[self.before.len().saturating_sub(1 + usize::from(ago))].1.clone()
             }
-            Lie::None | Lie::Late(_) | Lie::Stale(_) => self.api.state().nodes.values().cloned().collect(),
+            Lie::None | Lie::Late(_) | Lie::Stale(_) | Lie::Other => {
+                self.api.state().nodes.values().cloned().collect()
+            }
         };
         if let Lie::Late(node) = lie {
             nodes.retain(|known| known.name != node_name(usize::from(node) % NODES));
@@ -439,24 +457,32 @@ impl State {
 
     // ---- nodes
 
-    pub(crate) fn is_ready(&mut self, node: usize, ready: bool) {
+    pub(crate) fn falls_silent(&mut self, node: usize) {
         let now = self.now();
-        let mut api = self.api.state();
-        let known = api.node(&node_name(node));
-        if ready {
-            (known.ready, known.out_of_service) = (Ready::True, false);
-        } else if known.ready == Ready::True {
-            known.ready = Ready::Unknown { since: now };
+        self.nodes[node].silent.get_or_insert(now);
+    }
+
+    /// The API has a node that says nothing as ready, for a while.
+    pub(crate) fn notice_silence(&mut self) {
+        let now = self.now();
+        for (node, here) in self.nodes.iter_mut().enumerate() {
+            let Some(since) = here.silent.map(|at| Timestamp(at.0 + UNNOTICED_MS)) else { continue };
+            if since > now {
+                continue;
+            }
+            here.ready = None;
+            if let Some(known) = self.api.state().nodes.get_mut(&node_name(node))
+                && matches!(known.ready, Ready::True | Ready::False)
+            {
+                known.ready = Ready::Unknown { since };
+            }
         }
-        drop(api);
-        let since = self.nodes[node].ready;
-        self.nodes[node].ready = ready.then(|| since.unwrap_or(now));
     }
 
     /// All its sandboxes and processes are gone.
     pub(crate) fn crash(&mut self, node: usize) {
         self.nodes[node].alive = false;
-        self.is_ready(node, false);
+        self.falls_silent(node);
         for sandbox in self.sandboxes.iter_mut().filter(|sandbox| sandbox.node == node) {
             if matches!(sandbox.stage, Stage::Up | Stage::Starting) {
                 sandbox.stage = Stage::Down;
@@ -486,7 +512,12 @@ impl State {
             }
         }
         self.nodes[node].link = Link::Whole;
-        self.is_ready(node, true);
+        self.nodes[node].silent = None;
+        let now = self.now();
+        self.nodes[node].ready.get_or_insert(now);
+        let mut api = self.api.state();
+        let known = api.node(&node_name(node));
+        (known.ready, known.out_of_service) = (Ready::True, false);
     }
 
     // ---- sandboxes
@@ -549,12 +580,11 @@ impl State {
     /// A sandbox leaves; with a DEL on its way its link stays for a moment.
     pub(crate) fn leave(&mut self, index: usize, deleted: bool) {
         let now = self.now();
-        let linger = deleted && !self.skewed;
         let sandbox = &mut self.sandboxes[index];
         match sandbox.stage {
             Stage::Up => {
                 sandbox.stage = Stage::Down;
-                if linger {
+                if deleted {
                     sandbox.lingers = Timestamp(now.0 + LINGER_MS);
                 }
             }

@@ -52,6 +52,8 @@ pub(crate) enum Lie {
     Empty,
     /// The pod in this slot is not in it.
     Late(u8),
+    /// It is another cluster that answers.
+    Other,
 }
 
 /// How a pool is changed.
@@ -67,6 +69,19 @@ pub(crate) enum Edit {
     Delete,
     /// The first address of each range is excluded.
     Exclude,
+    /// It is of another domain, with other ranges.
+    Domain,
+}
+
+/// How a node goes that does not come back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Death {
+    /// Nobody says anything of it.
+    Silent,
+    /// A person says that it is off.
+    OutOfService,
+    /// Its Node object is deleted.
+    Deleted,
 }
 
 /// One thing that happens.
@@ -107,6 +122,7 @@ pub(crate) enum Action {
     /// `leasehold flush` on a node.
     Flush {
         node: usize,
+        fates: Vec<(u8, Fate)>,
     },
     /// `kubectl delete pod`: it has 30 s.
     Delete {
@@ -154,13 +170,20 @@ pub(crate) enum Action {
     NodeDelete {
         node: usize,
     },
+    /// Its kubelet lives, and says that it is not ready.
+    Sick {
+        node: usize,
+    },
     /// A person says that a silent node is off.
     Taint {
         node: usize,
     },
+    /// A pool is changed or deleted; by `force` also while it has leases.
     Edit {
         pool: usize,
         edit: Edit,
+        force: bool,
+        fates: Vec<(u8, Fate)>,
     },
     Freeze,
     Thaw,
@@ -190,14 +213,17 @@ impl Action {
                 fates.clear();
                 *undone = false;
             }
-            Self::AddOld { fates, .. } | Self::Del { fates, .. } | Self::Gc { fates, .. } => fates.clear(),
+            Self::AddOld { fates, .. }
+            | Self::Del { fates, .. }
+            | Self::Gc { fates, .. }
+            | Self::Flush { fates, .. }
+            | Self::Edit { fates, .. } => fates.clear(),
             Self::Reap { fates, pods, nodes, .. } => {
                 fates.clear();
                 (*pods, *nodes) = (Lie::None, Lie::None);
             }
             Self::Create { .. }
             | Self::Stop { .. }
-            | Self::Flush { .. }
             | Self::Delete { .. }
             | Self::Force { .. }
             | Self::Gone { .. }
@@ -211,8 +237,8 @@ impl Action {
             | Self::CutControl { .. }
             | Self::CutAll { .. }
             | Self::NodeDelete { .. }
+            | Self::Sick { .. }
             | Self::Taint { .. }
-            | Self::Edit { .. }
             | Self::Freeze
             | Self::Thaw
             | Self::Wait { .. } => {}
@@ -232,12 +258,8 @@ pub(crate) struct Setting {
     /// How far each clock is off, milliseconds: the nodes, then the reapers.
     pub(crate) skews: [i64; NODES + REAPERS],
     pub(crate) absent_after_s: u64,
-}
-
-impl Setting {
-    pub(crate) fn is_skewed(&self) -> bool {
-        self.skews.iter().any(|skew| *skew != 0)
-    }
+    /// The node that is dead in the end, until everybody who had something of it has it again.
+    pub(crate) dies: Option<(usize, Death)>,
 }
 
 /// A history.
@@ -367,7 +389,9 @@ fn setting(dice: &mut Dice) -> Setting {
             *skew = [0, 3_000, -3_000, 60_000, -60_000, 300_000][dice.below(6)];
         }
     }
-    Setting { pools, skews, absent_after_s: if dice.below(2) == 0 { 120 } else { 15 } }
+    let death = [Death::Silent, Death::OutOfService, Death::Deleted][dice.below(3)];
+    let dies = (dice.below(2) == 0).then(|| (dice.below(NODES), death));
+    Setting { pools, skews, absent_after_s: if dice.below(2) == 0 { 120 } else { 15 }, dies }
 }
 
 fn actions(dice: &mut Dice) -> Vec<Action> {
@@ -426,7 +450,7 @@ fn wait(dice: &mut Dice) -> Action {
 fn reap(dice: &mut Dice) -> Action {
     let lie = |dice: &mut Dice| match dice.below(20) {
         0 => Lie::Stale(u8_below(dice, 12)),
-        1 => Lie::Empty,
+        1 => [Lie::Empty, Lie::Other][dice.below(2)],
         2 | 3 => Lie::Late(u8_below(dice, PODS)),
         _ => Lie::None,
     };
@@ -455,7 +479,7 @@ fn begin(dice: &mut Dice, out: &mut Vec<Action>) {
 fn scene(dice: &mut Dice, out: &mut Vec<Action>) {
     let slot = pod(dice);
     let node = dice.below(NODES);
-    match dice.below(9) {
+    match dice.below(10) {
         // It is moved by force.
         0 => out.extend([Action::Force { slot }, Action::Create { slot, node }, add(dice, slot)]),
         // Two passes miss it.
@@ -467,7 +491,8 @@ fn scene(dice: &mut Dice, out: &mut Vec<Action>) {
                 1 => Action::CutAll { node },
                 _ => Action::CutControl { node },
             });
-            out.extend([Action::Delete { slot }, Action::Wait { ms: 40_000 }, reap(dice)]);
+            let ms = [40_000, 75_000, 130_000][dice.below(3)];
+            out.extend([Action::Delete { slot }, Action::Wait { ms }, reap(dice)]);
             if dice.below(2) == 0 {
                 out.extend([Action::Force { slot }, Action::Create { slot, node: (node + 1) % NODES }]);
             }
@@ -499,6 +524,20 @@ fn scene(dice: &mut Dice, out: &mut Vec<Action>) {
             Action::Wait { ms: 660_000 },
             reap(dice),
         ]),
+        // Its ADD hears late that it has an address, and another has taken it over meanwhile.
+        8 => {
+            let fates = vec![(1 + u8_below(dice, 3), Fate::HoldAnswer(4 + u8_below(dice, 3)))];
+            out.extend([
+                Action::Force { slot },
+                Action::Create { slot, node },
+                Action::Add { slot, fates, undone: false },
+                Action::Force { slot },
+                Action::Create { slot, node: (node + 1) % NODES },
+                Action::Wait { ms: [1_000, 3_000, 6_000][dice.below(3)] },
+                Action::Add { slot, fates: Vec::new(), undone: false },
+                wait(dice),
+            ]);
+        }
         _ => out.extend([add(dice, slot), add(dice, slot), del(dice, slot)]),
     }
 }
@@ -518,7 +557,7 @@ fn any(dice: &mut Dice) -> Action {
         73..75 => Action::Finish { slot: JOB + dice.below(2), timed: dice.below(2) == 0 },
         75..78 => Action::AddOld { slot: pod(dice), fates: fates(dice, 5, true) },
         78..80 => Action::Gc { node, fates: fates(dice, 4, true) },
-        80 => Action::Flush { node },
+        80 => Action::Flush { node, fates: fates(dice, 6, true) },
         81 => Action::Scale { replicas: dice.below(ORDINALS + 1) },
         82 => Action::SetDelete,
         83 => Action::SetCreate { replicas: 1 + dice.below(ORDINALS) },
@@ -527,14 +566,18 @@ fn any(dice: &mut Dice) -> Action {
         90 | 91 => Action::CutControl { node },
         92 => Action::CutAll { node },
         93 => Action::NodeDelete { node },
+        94 if dice.below(2) == 0 => Action::Sick { node },
         94 => Action::Taint { node },
         95..97 => {
-            let edit = [Edit::Restore, Edit::Shrink, Edit::Move, Edit::Delete, Edit::Exclude][dice.below(5)];
-            Action::Edit { pool: dice.below(2), edit }
+            let edits = [Edit::Restore, Edit::Shrink, Edit::Move, Edit::Delete, Edit::Exclude, Edit::Domain];
+            let (pool, edit) = (dice.below(2), edits[dice.below(edits.len())]);
+            Action::Edit { pool, edit, force: dice.below(2) == 0, fates: fates(dice, 6, true) }
         }
         97 => Action::Freeze,
         98 => Action::Thaw,
-        _ if dice.below(2) == 0 => Action::Edit { pool: 0, edit: Edit::Restore },
+        _ if dice.below(2) == 0 => {
+            Action::Edit { pool: 0, edit: Edit::Restore, force: false, fates: Vec::new() }
+        }
         _ => Action::Roll,
     }
 }
@@ -544,6 +587,8 @@ fn fates(dice: &mut Dice, calls: usize, whole: bool) -> Vec<(u8, Fate)> {
     let count = [0, 0, 0, 1, 1, 2][dice.below(6)];
     (0..count)
         .map(|_| {
+            // An ADD on a full pool, with the journal after it, makes many.
+            let calls = if dice.below(6) == 0 { 24 } else { calls };
             let call = u8_below(dice, calls);
             let later = u8_below(dice, 6);
             let fate = match dice.below(if whole { 14 } else { 12 }) {

@@ -10,6 +10,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     ops::Deref,
     sync::atomic::Ordering,
 };
@@ -20,7 +21,7 @@ use leasehold::{
         audit::Place,
         kubernetes::{Pod, Ready, Wants},
         lease::{AddressHolder, Holder, Lease, LeaseId, Released, Stamp, Timestamp},
-        names::PoolName,
+        names::{NodeName, PoolName},
         pool::{NodeLost, Pool, ProbeRule, Retain, StickyRule},
         workload,
     },
@@ -28,7 +29,7 @@ use leasehold::{
 };
 
 use super::{
-    cluster::{Stage, State, lease_key, node_name},
+    cluster::{LINGER_MS, Stage, State, lease_key, node_name},
     history::{Lie, NODES, ORDINALS},
     way::{Op, Role},
 };
@@ -37,6 +38,10 @@ use crate::world::{ADD_DEADLINE, futures_now};
 /// `--lost-after` and `--finished-after`.
 const LOST_AFTER_MS: i64 = 30_000;
 const FINISHED_AFTER_MS: i64 = 120_000;
+/// So long after its bind a sandbox is heard, or its ADD has bound it anew, or it never runs.
+const ARRIVES_MS: i64 = 5_000;
+/// Since when a lease is held is a node's clock: off by less than this.
+const DOUBT_MS: i64 = 400_000;
 
 /// The store's content, decoded, as the commits made it.
 #[derive(Default)]
@@ -141,6 +146,16 @@ impl Mirror {
         if before.pools && !self.pools.iter().flat_map(serves).collect::<BTreeSet<_>>().eq(&self.serves) {
             out.push(format!("6: the index has {:?}", self.serves));
         }
+        if before.pools {
+            for lease in self.leases.values() {
+                for leased in &lease.addresses {
+                    let pool = leased.pool.as_ref().and_then(|name| self.pools.get(name));
+                    if pool.is_some_and(|(pool, _)| *pool.domain() != leased.domain) {
+                        out.push(format!("4: {} has {} of another domain", lease.id.holder, leased.address));
+                    }
+                }
+            }
+        }
         for (key, old) in &before.leases {
             let new = self.leases.get(key);
             for leased in new.iter().flat_map(|lease| &lease.addresses) {
@@ -148,6 +163,13 @@ impl Mirror {
                 let id = new.map(|lease| &lease.id);
                 if !matches!(self.held.get(&place), Some(AddressHolder::Lease(named)) if Some(named) == id) {
                     out.push(format!("1: {key} lists {place}, whose key says {:?}", self.held.get(&place)));
+                }
+            }
+            for place in old.iter().flat_map(places) {
+                let lists = |lease: &Lease| places(lease).any(|listed| listed == place);
+                let names = |holder: &&AddressHolder| matches!(holder, AddressHolder::Lease(id) if keys::lease(id) == *key);
+                if self.held.get(&place).as_ref().is_some_and(names) && !new.is_some_and(lists) {
+                    out.push(format!("1: {place} is left to {key}, which does not list it any more"));
                 }
             }
             let attachment = |lease: &Lease| lease.bound().map(|s| changes::attachment_key(&lease.id, s));
@@ -255,6 +277,7 @@ impl State {
         for (place, old) in &before.released {
             self.judge_mark(op, place, old.as_ref(), now, &mut out);
         }
+        self.note_clocks(op, &before);
         if self.story.is_some() {
             let lines: Vec<String> = before
                 .leases
@@ -277,6 +300,37 @@ impl State {
         self.judge_truth();
     }
 
+    /// Whose clocks and lists what was written rests on.
+    fn note_clocks(&mut self, op: Actor<'_>, before: &Before) {
+        for (place, old) in &before.released {
+            let at = |released: &Released| released.at;
+            let new = self.mirror.released.get(place).map(at);
+            if new.is_none()
+                && self.given.get(place) != Some(&op.skew)
+                && self.mirror.held.contains_key(place)
+            {
+                // Whoever had it may still be heard.
+                self.hasty.insert(place.address, Timestamp(self.now().0 + LINGER_MS));
+            }
+            if new.is_none() || new != old.as_ref().map(at) {
+                self.given.remove(place);
+                self.given.extend(new.map(|_| (place.clone(), op.skew)));
+            }
+        }
+        for (key, old) in &before.leases {
+            let missed = |lease: &Lease| lease.seen.as_ref().and_then(|seen| seen.missed);
+            let new = self.mirror.leases.get(key).and_then(missed);
+            if op.role == Role::Reap && op.pods != Lie::None && new != old.as_ref().and_then(missed) {
+                self.false_notes.extend(new.map(|at| (key.clone(), at)));
+            }
+        }
+    }
+
+    /// By how much the clock of a node is off, milliseconds.
+    fn skew_of(&self, node: &NodeName) -> Option<i64> {
+        (0..NODES).find(|index| node_name(*index) == *node).map(|index| self.nodes[index].clock.skew)
+    }
+
     /// Invariant 5, first half, and what the design says of each way to change a lease.
     fn judge_lease(
         &self,
@@ -296,6 +350,9 @@ impl State {
             self.judge_bound(op, old, new, out);
         }
         let Some(old) = old else { return };
+        if op.role == Role::Reap && op.pods == Lie::Other {
+            out.push(format!("15: changes the lease of {}, and another cluster answers", old.id.holder));
+        }
         match (old.bound(), new.and_then(Lease::bound)) {
             (Some(stamp), None) => self.judge_end(op, old, stamp, new, now, out),
             (Some(stamp), Some(next)) if stamp.container != next.container || stamp.node != next.node => {
@@ -402,11 +459,10 @@ impl State {
             out.push(format!("13a: gives back the lease of {holder}"));
             return;
         }
+        // A node that is not ready, or not there, by a list is asked for once more; one that was ready is not.
+        let told_of_nodes = !matches!(op.nodes, Lie::Stale(_));
         let Some(pod) = self.pod_of(holder) else {
-            if self.went_silent(op, stamp, now)
-                && op.nodes == Lie::None
-                && self.gone_at(holder) <= Some(op.began)
-            {
+            if self.went_silent(op, stamp, now) && told_of_nodes && self.gone_at(holder) <= Some(op.began) {
                 out.push(format!(
                     "9: gives back the lease of {holder} while {} may be heard again",
                     stamp.node
@@ -428,18 +484,22 @@ impl State {
             out.push(format!("1, 2: gives back the lease of {holder}, which lives as {}", pod.uid));
         }
         if let Some(at) = self.ended.get(&pod.uid)
-            && !self.lied
-            && !self.skewed
-            && now.since(*at) < FINISHED_AFTER_MS
+            && !self.is_noted_falsely(old)
+            && now.since(*at) < FINISHED_AFTER_MS + self.skew_of(&stamp.node).unwrap_or(0).min(0)
             && self.is_ready_since(&pod, op.began)
         {
             out.push(format!("6: gives back the lease of {holder} {} ms after its end", now.since(*at)));
         }
         let ended = self.ended.get(&pod.uid).is_some_and(|at| *at <= op.began);
         let due = pod.deleting.is_some_and(|due| due <= op.began);
-        if op.nodes == Lie::None && (ended || due && !pod.phase.is_final()) {
+        if told_of_nodes && (ended || due && !pod.phase.is_final()) {
             self.judge_lost(op, old, &pod, now, out);
         }
+    }
+
+    fn is_noted_falsely(&self, lease: &Lease) -> bool {
+        let noted = lease.seen.as_ref().and_then(|seen| seen.missed);
+        noted.is_some_and(|at| self.false_notes.contains(&(keys::lease(&lease.id), at)))
     }
 
     fn is_unconfirmed(&self, place: &Place) -> bool {
@@ -514,8 +574,12 @@ impl State {
             return;
         }
         self.judge_silence(op, old, self.mirror.leases.get(&lease_key(holder)), "is bound elsewhere", out);
-        let age = now.since(stamp.at);
-        if !self.skewed && age < i64::try_from(ADD_DEADLINE.as_millis()).unwrap() {
+        // By true time, though the stamp is of that node's clock.
+        let Some(skew) = self.skew_of(&stamp.node) else { return };
+        let age = now.since(stamp.at) + skew;
+        let least =
+            if skew == op.skew { i64::try_from(ADD_DEADLINE.as_millis()).unwrap() } else { ARRIVES_MS };
+        if age < least {
             out.push(format!("{holder}: taken from {} {age} ms after it was bound there", stamp.node));
         }
     }
@@ -600,7 +664,15 @@ impl State {
             out.push(format!("{holder} is back, and still missed"));
         }
         let Some(old) = old.filter(|old| old.bound().is_some() || old.unconfirmed) else { return };
-        op.displaced.store(true, Ordering::Relaxed);
+        // A kubelet ends a pod's sandbox before it makes the next, and no sandbox outlives a boot.
+        let (last, next) = (old.bound(), new.bound());
+        let may_live = last.zip(next).is_some_and(|(last, next)| {
+            let another = matches!((&last.uid, &next.uid), (Some(old), Some(new)) if old != new);
+            last.node != next.node || another && (last.boot.is_none() || last.boot == next.boot)
+        });
+        if old.unconfirmed || may_live {
+            op.displaced.store(true, Ordering::Relaxed);
+        }
         for place in places(old).filter(|place| !places(new).any(|kept| kept == *place)) {
             if !self.is_unconfirmed(&place) {
                 out.push(format!("5: an ADD gives {place} back as if it had been DELed"));
@@ -610,9 +682,8 @@ impl State {
 
     /// A pod that is back has its address, if its pool still gives it out.
     fn judge_return(&self, op: Actor<'_>, old: &Lease, new: &Lease, out: &mut Vec<String>) {
-        let Some(pool) = self.mirror.pool_since(old, op.began).filter(|pool| pool.nodes().is_empty()) else {
-            return;
-        };
+        let may_use = |pool: &&Pool| new.bound().is_some_and(|stamp| may_draw(pool, &new.id.holder, stamp));
+        let Some(pool) = self.mirror.pool_since(old, op.began).filter(may_use) else { return };
         for leased in &old.addresses {
             if pool.range_of(leased.address).is_some() && !new.addresses.contains(leased) {
                 out.push(format!("{} had {}, and is given another address", old.id.holder, leased.address));
@@ -628,13 +699,14 @@ impl State {
             out.push(format!("5: ends the lease that is held for {holder}"));
             return;
         }
+        for place in places(old).filter(|place| !self.is_unconfirmed(place)) {
+            out.push(format!("5: a verdict gives {place} back as if it had been DELed"));
+        }
         if self.pod_of(holder).is_some_and(|pod| pod.created <= op.began) {
             out.push(format!("12: gives back what is held for {holder}, which exists"));
         }
         let Some(pool) = self.mirror.pool_since(old, op.began) else { return };
         let rules = pool.retention();
-        // Since when it is held is a node's clock.
-        const DOUBT_MS: i64 = 400_000;
         let hold_ms = i64::try_from(rules.hold_for.as_millis()).unwrap();
         if hold_ms > 0 && now.since(old.since) >= hold_ms - DOUBT_MS {
             return;
@@ -684,6 +756,53 @@ impl State {
             let rule = if self.set.is_some() { rules.when_scaled } else { rules.when_deleted };
             if rule == Retain::Delete {
                 out.push(format!("12: goes on holding what {} had", lease.id.holder));
+            }
+        }
+        for text in out {
+            self.fault(text);
+        }
+    }
+
+    /// A node is dead, and passes have looked: what its pods had is given back, and what ended pods had anywhere.
+    pub(crate) fn judge_given_back(&mut self, dead: usize) {
+        let mut out = Vec::new();
+        for lease in self.mirror.leases.values() {
+            let (Some(stamp), Holder::Pod { .. }) = (lease.bound(), &lease.id.holder) else { continue };
+            let pool = lease.addresses.first().and_then(|a| self.mirror.pools.get(a.pool.as_ref()?));
+            let keeps = pool.is_some_and(|(pool, _)| pool.node_lost() == NodeLost::Keep);
+            let goes = match self.pod_of(&lease.id.holder) {
+                None => true,
+                Some(pod) if pod.node == Some(node_name(dead)) => !keeps && !self.lives(&pod),
+                Some(pod) => pod.phase.is_final(),
+            };
+            if goes {
+                out.push(format!(
+                    "does not give back what {} had, bound to {} on {}",
+                    lease.id.holder, stamp.container, stamp.node
+                ));
+            }
+        }
+        for text in out {
+            self.fault(text);
+        }
+    }
+
+    /// In the end: nothing is held for longer than its pool says.
+    pub(crate) fn judge_hold_for(&mut self) {
+        let now = self.now();
+        let mut out = Vec::new();
+        for lease in self.mirror.leases.values().filter(|lease| lease.bound().is_none()) {
+            let Holder::Pod { name, .. } = &lease.id.holder else { continue };
+            let pool = lease.addresses.first().and_then(|a| self.mirror.pools.get(a.pool.as_ref()?));
+            let Some((pool, _)) = pool.filter(|(pool, _)| !pool.retention().hold_for.is_zero()) else {
+                continue;
+            };
+            let hold_ms = i64::try_from(pool.retention().hold_for.as_millis()).unwrap();
+            let ordinal = workload::ordinal(name).filter(|_| is_of_set(&lease.id.holder));
+            let is_wanted = ordinal.is_some_and(|(_, ordinal)| self.is_wanted(ordinal.into()));
+            let is_over = now.since(lease.since) >= hold_ms + DOUBT_MS;
+            if is_over && !is_wanted && self.pod_of(&lease.id.holder).is_none() {
+                out.push(format!("12: goes on holding what {} had, holdFor is over", lease.id.holder));
             }
         }
         for text in out {
@@ -743,7 +862,9 @@ impl State {
             out.push(format!("8: takes {place} unasked"));
         }
         let cool_ms = pool.map_or(0, |(pool, _)| i64::try_from(pool.cool_down().as_millis()).unwrap());
-        if !self.skewed && old.by != taken.holder && now.since(old.at) < cool_ms {
+        let one_clock = self.given.get(place) == Some(&op.skew);
+        // By true time.
+        if one_clock && old.by != taken.holder && now.since(old.at) + op.skew < cool_ms {
             out.push(format!("4: takes {place} {} ms after it was given back", now.since(old.at)));
         }
     }
@@ -785,7 +906,11 @@ impl State {
                 if !there || one_kubelet || other.exempt || !self.nodes[other.node].is_heard() {
                     continue;
                 }
-                if let Some(twice) = sandbox.addresses.iter().find(|a| other.addresses.contains(a)) {
+                let both_run = up && other.stage == Stage::Up;
+                let is_promised =
+                    |a: &&IpAddr| both_run || self.hasty.get(*a).is_none_or(|until| *until <= now);
+                let mut shared = sandbox.addresses.iter().filter(|a| other.addresses.contains(a));
+                if let Some(twice) = shared.find(is_promised) {
                     out.push(format!(
                         "{twice} is used by {} ({} on n{}) and by {} ({} on n{})",
                         other.holder,

@@ -19,6 +19,7 @@ use std::{
 use leasehold::{
     admin::pools::{self, Rules, Wanted},
     domain::{
+        kubernetes::Ready,
         lease::Holder,
         names::{ClusterName, ContainerId, IfName, NetworkName, PoolName, StoreId, Uid},
         reap::Policy,
@@ -36,12 +37,14 @@ use tokio::time::Instant;
 
 use super::{
     cluster::{Filed, Link, Stage, State, node_name},
-    history::{Action, Edit, Fate, History, Lie, NODES, ORDINALS, PODS, SLOTS},
+    history::{Action, Death, Edit, Fate, History, Lie, NODES, ORDINALS, PODS, SLOTS},
     way::{Op, Role, Way},
 };
 use crate::world::{ADD_DEADLINE, faults, holder};
 
 const DEL_DEADLINE: Duration = Duration::from_secs(5);
+const UNDO_DEADLINE: Duration = Duration::from_secs(5);
+const GC_DEADLINE: Duration = Duration::from_secs(60);
 /// `leasehold flush` has five minutes; a history is shorter.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(60);
 /// An operation that one fault of a moment made fail: nobody gives up before.
@@ -79,8 +82,8 @@ struct Task {
     run: Pin<Box<dyn Future<Output = ()>>>,
 }
 
-/// Plays it; `told`: with its story.
-pub(crate) fn play(history: &History, told: bool) -> Result<(), Broken> {
+/// Plays it; `told`: to its story.
+pub(crate) fn play(history: &History, told: bool) -> Result<Vec<String>, Broken> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(tokio::task::unconstrained(async {
@@ -173,8 +176,9 @@ impl Process {
         let parts = self.context(ADD_DEADLINE);
         match replay::add(&parts.at(&self.way), &self.journal(), &request).await {
             Ok(added) if undone => {
-                let parts = self.context(Duration::from_secs(3));
-                if added.wrote() && ops::undo(&parts.at(&self.way), &added).await.is_err() {
+                let parts = self.context(UNDO_DEADLINE);
+                let is_undone = !added.wrote() || ops::undo(&parts.at(&self.way), &added).await.is_ok();
+                if !is_undone || cancelled {
                     self.leave_entry(&request.container, holder);
                 }
                 self.failed("its answer is not read");
@@ -189,11 +193,11 @@ impl Process {
                 replay::some(&parts.at(&self.way), &self.journal()).await;
             }
             Err(refused) => {
-                if op.doubt.load(Ordering::Relaxed) || cancelled {
+                if op.may_leave_something() || cancelled {
                     self.leave_entry(&request.container, holder);
                 }
-                if let Refusal::Arriving { memory, .. } = &refused {
-                    self.way.state().nodes[self.node].memory = (**memory).clone();
+                if let Some(memory) = refused.memory() {
+                    self.way.state().nodes[self.node].memory = memory.clone();
                 }
                 self.judge_patience(&refused);
                 self.failed(&refused.to_string());
@@ -244,7 +248,7 @@ impl Process {
     }
 
     async fn gc(self, valid: BTreeSet<(ContainerId, IfName)>) {
-        let parts = self.context(DEL_DEADLINE);
+        let parts = self.context(GC_DEADLINE);
         let network = NetworkName::new("lan").unwrap();
         if ops::collect(&parts.at(&self.way), &network, &valid).await.is_ok() {
             replay::some(&parts.at(&self.way), &self.journal()).await;
@@ -357,12 +361,13 @@ impl<'h> Player<'h> {
         !self.state().faults.is_empty()
     }
 
-    fn end(&mut self) -> Result<(), Broken> {
+    fn end(&mut self) -> Result<Vec<String>, Broken> {
         self.tasks.clear();
         let mut state = self.state();
+        let story = state.story.take().unwrap_or_default();
         match state.faults.first().cloned() {
-            Some(what) => Err(Broken { what, story: state.story.take().unwrap_or_default() }),
-            None => Ok(()),
+            Some(what) => Err(Broken { what, story }),
+            None => Ok(story),
         }
     }
 
@@ -370,7 +375,10 @@ impl<'h> Player<'h> {
         Op::new(role, what, self.state().now())
     }
 
-    fn way(&self, op: Op) -> Way {
+    fn way(&self, mut op: Op) -> Way {
+        if let Some(node) = op.node {
+            op.skew = self.state().nodes[node].clock.skew;
+        }
         self.state().tell(|| format!("{} {:?}", op.what, op.fates));
         Way { state: self.shared.clone(), op: Arc::new(op) }
     }
@@ -508,7 +516,7 @@ impl<'h> Player<'h> {
         let cluster = record::Cluster { uid: Uid::new("kube-system").unwrap(), last_reap: None };
         store.put(&keys::cluster(&ClusterName::new("prod").unwrap()), record::encode_cluster(&cluster, None));
         for document in self.history.setting.pools.clone() {
-            self.edit(document, Edit::Restore).await;
+            self.edit(document, Edit::Restore, true, &[]).await;
         }
         self.settle().await;
     }
@@ -525,6 +533,7 @@ impl<'h> Player<'h> {
         }
         // No two actions are at the same time: what was before and what after can be told.
         tokio::time::advance(Duration::from_millis(1)).await;
+        self.state().notice_silence();
         self.deliver(false);
         self.begin_action(action).await;
         self.settle().await;
@@ -557,7 +566,7 @@ impl<'h> Player<'h> {
                 }
             }
             Action::Gc { node, fates } => self.gc(*node, fates),
-            Action::Flush { node } => self.flush(*node),
+            Action::Flush { node, fates } => self.flush(*node, fates),
             Action::Delete { slot } => {
                 self.told(action);
                 self.state().delete_pod(*slot);
@@ -604,19 +613,29 @@ impl<'h> Player<'h> {
                     Link::None => Link::None,
                     Link::Whole | Link::NoControl => Link::NoControl,
                 };
-                state.is_ready(*node, false);
+                state.falls_silent(*node);
             }
             Action::CutAll { node } => {
                 self.told(action);
                 self.kill(|op| op.node == Some(*node));
                 let mut state = self.state();
                 state.nodes[*node].link = Link::None;
-                state.is_ready(*node, false);
+                state.falls_silent(*node);
             }
             Action::NodeDelete { node } => {
-                let state = self.state();
+                let mut state = self.state();
                 if state.nodes[*node].is_cut() {
+                    state.nodes[*node].ready = None;
                     state.api.state().nodes.remove(&node_name(*node));
+                }
+            }
+            Action::Sick { node } => {
+                self.told(action);
+                let state = self.state();
+                if !state.nodes[*node].is_cut()
+                    && let Some(known) = state.api.state().nodes.get_mut(&node_name(*node))
+                {
+                    known.ready = Ready::False;
                 }
             }
             Action::Taint { node } => {
@@ -627,9 +646,9 @@ impl<'h> Player<'h> {
                     known.out_of_service = true;
                 }
             }
-            Action::Edit { pool, edit } => {
+            Action::Edit { pool, edit, force, fates } => {
                 if let Some(document) = self.history.setting.pools.get(*pool).cloned() {
-                    self.edit(document, *edit).await;
+                    self.edit(document, *edit, *force, fates).await;
                 }
             }
             Action::Freeze => {
@@ -852,12 +871,12 @@ impl<'h> Player<'h> {
         self.spawn(&way, process.gc(valid));
     }
 
-    fn flush(&mut self, node: usize) {
+    fn flush(&mut self, node: usize, fates: &[(u8, Fate)]) {
         if !self.state().nodes[node].alive {
             return;
         }
         let what = format!("flush on n{}", node + 1);
-        let way = self.way(Op { node: Some(node), ..self.op(Role::Flush, what) });
+        let way = self.way(Op { node: Some(node), fates: fates.to_vec(), ..self.op(Role::Flush, what) });
         let process = Process { way: way.clone(), node };
         self.spawn(&way, async move {
             let parts = process.context(FLUSH_DEADLINE);
@@ -889,7 +908,10 @@ impl<'h> Player<'h> {
         state.remove(slot);
     }
 
-    async fn edit(&mut self, mut document: PoolDocument, edit: Edit) {
+    async fn edit(&mut self, mut document: PoolDocument, edit: Edit, force: bool, fates: &[(u8, Fate)]) {
+        if edit == Edit::Domain {
+            document.domain = Some("other".into());
+        }
         for range in &mut document.ranges {
             match edit {
                 Edit::Restore | Edit::Delete => {}
@@ -904,14 +926,20 @@ impl<'h> Player<'h> {
                     range.exclude = range.start.iter().cloned().collect();
                 }
                 Edit::Exclude => {}
+                Edit::Domain => {
+                    range.subnet = elsewhere(&range.subnet);
+                    for end in [&mut range.start, &mut range.end] {
+                        *end = end.as_deref().map(elsewhere);
+                    }
+                }
             }
         }
         let what = format!("{edit:?} of pool {}", document.name);
-        let way = self.way(self.op(Role::Person, what));
+        let way = self.way(Op { fates: fates.to_vec(), ..self.op(Role::Person, what) });
         let there = way.clone();
         self.spawn(&way, async move {
             if edit == Edit::Delete {
-                let _ = pools::delete(&there, &[PoolName::new(document.name).unwrap()], true, false).await;
+                let _ = pools::delete(&there, &[PoolName::new(document.name).unwrap()], force, false).await;
             } else {
                 let wanted = Wanted::read("sim", document).unwrap();
                 let _ = pools::apply(&there, &[wanted], Rules::default()).await;
@@ -923,11 +951,11 @@ impl<'h> Player<'h> {
     fn reap(&mut self, host: usize, pods: Lie, nodes: Lie, fates: &[(u8, Fate)]) {
         let mut what = format!("reap {}", host + 1);
         if (pods, nodes) != (Lie::None, Lie::None) {
-            self.state().lied = true;
             what += &format!(" (pods {pods:?}, nodes {nodes:?})");
         }
-        let way = self.way(Op { fates: fates.to_vec(), pods, nodes, ..self.op(Role::Reap, what) });
         let clock = self.state().reapers[host].clone();
+        let skew = clock.skew;
+        let way = self.way(Op { fates: fates.to_vec(), skew, pods, nodes, ..self.op(Role::Reap, what) });
         let policy = Policy {
             absent_after: Duration::from_secs(self.history.setting.absent_after_s),
             ..Policy::default()
@@ -975,21 +1003,33 @@ impl<'h> Player<'h> {
         self.deliver(true);
         self.settle().await;
         self.state().freeze(None);
+        if let Some((node, death)) = self.history.setting.dies {
+            self.a_node_dies(node, death).await;
+        }
+        if self.is_broken() {
+            return;
+        }
         for node in 0..NODES {
             self.state().back(node);
         }
         for document in self.history.setting.pools.clone() {
-            self.edit(document, Edit::Restore).await;
+            self.edit(document, Edit::Restore, true, &[]).await;
         }
         self.state().judge_truth();
         // Clocks differ by minutes, and what was declined is offered again.
         self.wait(660_000).await;
+        for slot in 0..PODS {
+            self.gone(slot);
+        }
         self.kubelets().await;
         if self.is_broken() {
             return;
         }
-        self.reap_all().await;
+        // What is missed first, and what was missed.
+        self.reap_after(&[0, 130_000]).await;
         self.judge_leaks(|slot| slot < PODS);
+        // Whose owner is missed first, and whose owner was.
+        self.reap_after(&[660_000, 660_000]).await;
         self.state().judge_retention();
         self.wait(6_000).await;
         for slot in 0..SLOTS {
@@ -1007,13 +1047,75 @@ impl<'h> Player<'h> {
             self.settle().await;
         }
         self.judge_leaks(|slot| slot >= PODS);
+        if self.history.setting.pools.iter().any(is_held_for_so_long) {
+            self.wait(2 * 3_600_000).await;
+            self.reap_after(&[0, 660_000]).await;
+            self.state().judge_hold_for();
+        }
+    }
+
+    /// One node is dead and stays so; nothing else goes wrong any more. What its pods had is given back by the reaper alone,
+    /// and so is what ended pods had whose DEL was lost, while the API has them still; and who comes instead of them gets an
+    /// address.
+    async fn a_node_dies(&mut self, dead: usize, death: Death) {
+        self.state().tell(|| format!("-- n{} dies: {death:?}", dead + 1));
+        (0..NODES).filter(|node| *node != dead).for_each(|node| self.state().back(node));
+        self.kill(|op| op.node == Some(dead));
+        self.state().crash(dead);
+        for document in self.history.setting.pools.clone() {
+            self.edit(document, Edit::Restore, true, &[]).await;
+        }
+        // Nobody misses it sooner; and what was declined is offered again.
+        self.wait(660_000).await;
+        {
+            let mut state = self.state();
+            state.notice_silence();
+            let name = node_name(dead);
+            match death {
+                Death::Silent => {}
+                Death::OutOfService => {
+                    if let Some(node) = state.api.state().nodes.get_mut(&name) {
+                        node.out_of_service = true;
+                    }
+                }
+                Death::Deleted => drop(state.api.state().nodes.remove(&name)),
+            }
+            for slot in 0..PODS {
+                if state.pod_in(slot).is_some_and(|pod| pod.node == Some(name.clone())) {
+                    state.delete_pod(slot);
+                }
+            }
+            for index in 0..state.sandboxes.len() {
+                let pod = state.pod_of(&state.sandboxes[index].holder);
+                if pod.is_some_and(|pod| pod.phase.is_final()) {
+                    state.leave(index, false);
+                }
+            }
+        }
+        self.wait(40_000).await;
+        for slot in 0..PODS {
+            if self.state().pod_in(slot).is_some_and(|pod| !pod.phase.is_final()) {
+                self.gone(slot);
+            }
+        }
+        self.kubelets().await;
+        // A lease that becomes sticky is noted before anything is given back.
+        self.reap_after(&[0, 130_000, 130_000]).await;
+        self.state().judge_given_back(dead);
+        for slot in 0..PODS {
+            if self.is_broken() {
+                return;
+            }
+            let is_there = self.state().pod_in(slot).is_some_and(|pod| pod.node == Some(node_name(dead)));
+            if slot < ORDINALS && is_there {
+                self.state().remove(slot);
+            }
+            self.wants_an_address(slot).await;
+        }
     }
 
     /// The kubelets hear what has become of their pods, and end what is to end. What a DEL of theirs was lost for, stays lost.
     async fn kubelets(&mut self) {
-        for slot in 0..PODS {
-            self.gone(slot);
-        }
         let count = self.state().sandboxes.len();
         for index in 0..count {
             let ends = {
@@ -1031,15 +1133,14 @@ impl<'h> Player<'h> {
             }
         }
         for node in 0..NODES {
-            self.flush(node);
+            self.flush(node, &[]);
             self.settle().await;
         }
     }
 
-    async fn reap_all(&mut self) {
-        // What is missed first, what was missed, whose owner is missed first, and whose owner was.
-        for ms in [0, 130_000, 660_000, 660_000] {
-            self.wait(ms).await;
+    async fn reap_after(&mut self, waits: &[u64]) {
+        for ms in waits {
+            self.wait(*ms).await;
             self.reap(0, Lie::None, Lie::None, &[]);
             self.settle().await;
         }
@@ -1114,6 +1215,15 @@ impl<'h> Player<'h> {
             state.fault(text);
         }
     }
+}
+
+/// The same of the other domain's range.
+fn elsewhere(text: &str) -> String {
+    text.replace("10.0.0.", "10.0.2.").replace("fd00::", "fd02::")
+}
+
+fn is_held_for_so_long(pool: &PoolDocument) -> bool {
+    pool.retention.as_ref().is_some_and(|retention| retention.hold_for.is_some())
 }
 
 impl State {

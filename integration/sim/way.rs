@@ -18,7 +18,7 @@ use leasehold::{
     },
     ops::{Change, Clock, Heard, Log, Wire},
     pods::{ApiError, Cluster, Event},
-    store::{Outcome, Read, Revision, Snapshot, Store, StoreError, Txn},
+    store::{Key, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Write, keys},
 };
 use tokio::{sync::oneshot, time::Instant};
 
@@ -51,6 +51,8 @@ pub(crate) struct Op {
     /// What it is, for the story.
     pub(crate) what: String,
     pub(crate) node: Option<usize>,
+    /// By how much its clock is off, milliseconds.
+    pub(crate) skew: i64,
     /// The sandbox of an ADD.
     pub(crate) sandbox: Option<usize>,
     /// The container of a DEL.
@@ -67,6 +69,8 @@ pub(crate) struct Op {
     pub(crate) killed: AtomicBool,
     /// A commit of it was not answered.
     pub(crate) doubt: AtomicBool,
+    /// The attachment that it was told it has bound, and not that it has ended.
+    pub(crate) attached: Mutex<Option<Key>>,
     /// Addresses that it asked the wire for, and heard nobody.
     pub(crate) silent: Mutex<Vec<IpAddr>>,
     /// It was refused, which no other call mends.
@@ -82,6 +86,7 @@ impl Op {
             replays: false.into(),
             what,
             node: None,
+            skew: 0,
             sandbox: None,
             container: None,
             began,
@@ -93,6 +98,7 @@ impl Op {
             waits: 0.into(),
             killed: false.into(),
             doubt: false.into(),
+            attached: Mutex::default(),
             silent: Mutex::default(),
             refused: false.into(),
             displaced: false.into(),
@@ -106,6 +112,22 @@ impl Op {
 
     pub(crate) fn heard_nobody(&self, address: IpAddr) -> bool {
         self.silent.lock().unwrap().contains(&address)
+    }
+
+    /// Does something of it stand, or may it come to stand?
+    pub(crate) fn may_leave_something(&self) -> bool {
+        self.doubt.load(Ordering::Relaxed) || self.attached.lock().unwrap().is_some()
+    }
+
+    fn note(&self, txn: &Txn) {
+        let mut attached = self.attached.lock().unwrap();
+        for write in &txn.writes {
+            match write {
+                Write::Put(key, _) if keys::parse_attachment(key).is_some() => *attached = Some(key.clone()),
+                Write::Delete(key) => drop(attached.take_if(|attached| attached == key)),
+                Write::Put(..) | Write::If(..) => {}
+            }
+        }
     }
 
     fn fate(&self) -> Option<Fate> {
@@ -224,6 +246,9 @@ impl Store for Way {
         let answer = self.sent(txn).await;
         if !matches!(answer, Err(StoreError::Unanswered { .. })) {
             self.op.doubt.store(before, Ordering::Relaxed);
+        }
+        if let Ok(Outcome::Applied(_)) = answer {
+            self.op.note(txn);
         }
         answer
     }
@@ -352,6 +377,9 @@ impl Way {
 impl Cluster for Way {
     async fn identity(&self) -> Result<Uid, ApiError> {
         self.ask_api("namespace kube-system").await?;
+        if self.op.pods == Lie::Other {
+            return Ok(Uid::new("another").unwrap());
+        }
         let api = self.state().api.clone();
         api.identity().await
     }
