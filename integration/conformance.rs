@@ -465,9 +465,14 @@ fn point_48_a_requested_address_or_an_error() {
     call().arg("IP", "10.0.0.12").container("other").run().result();
     let taken = call().arg("IP", "10.0.0.12").run().error_text(100);
     assert!(taken.contains("10.0.0.12 is not free") && taken.contains("_/other"), "{taken}");
-    for wrong in ["10.0.0.14", "10.0.0.1", "10.0.0.0", "fd00::1"] {
+    for (wrong, why) in [
+        ("10.0.0.14", "outside its ranges"),
+        ("10.0.0.1", "the gateway"),
+        ("10.0.0.0", "the network address"),
+        ("fd00::1", "no IPv6 range"),
+    ] {
         let text = call().arg("IP", wrong).run().error_text(100);
-        assert!(text.contains("is in no pool that may be used"), "{text}");
+        assert!(text.contains("is in no pool that may be used") && text.contains(why), "{text}");
     }
     let both = call().arg("IP", "10.0.0.11,10.0.0.13").run().error_text(100);
     assert!(both.contains("no single pool can give all the requested addresses at once"), "{both}");

@@ -562,10 +562,18 @@ async fn b104_a_requested_address_is_given_or_the_error_says_what_failed() {
         n1.refused(&wish("b", "10.0.0.11")).await,
         format!("requested address 10.0.0.11 {by} is not free: shop/a eth0 on lan has it")
     );
-    for outside in ["10.0.0.12", "10.0.0.13", "10.0.0.14", "10.0.0.0", "fd00::1"] {
+    for (outside, why) in [
+        ("10.0.0.12", "excluded"),
+        ("10.0.0.13", "the gateway"),
+        ("10.0.0.14", "outside its ranges"),
+        ("10.0.1.1", "outside its ranges"),
+        ("10.0.0.0", "the network address"),
+        ("10.0.0.255", "the broadcast address"),
+        ("fd00::1", "no IPv6 range"),
+    ] {
         assert_eq!(
             n1.refused(&wish("b", outside)).await,
-            format!("requested address {outside} {by} is in no pool that may be used: r4")
+            format!("requested address {outside} {by} is in no pool that may be used: r4 ({why})")
         );
     }
     // The pod's own lease does not hide that it asks for something else.
@@ -585,8 +593,17 @@ async fn b104_half_of_a_lease_kept_does_not_make_a_requested_address_outside_of_
     let n1 = world.node("n1");
     n1.gets("shop/a", "a1").await;
     let mut request = n1.ask("shop/a", "a2");
-    request.requested = vec![ip("fd00:9::99")];
-    assert!(n1.refused(&request).await.contains("fd00:9::99 (annotation leasehold.io/ip) is in no pool"));
+    for (outside, why) in
+        [("fd00:9::99", "outside its ranges"), ("fd00:9::", "the subnet-router anycast address")]
+    {
+        request.requested = vec![ip(outside)];
+        assert_eq!(
+            n1.refused(&request).await,
+            format!(
+                "requested address {outside} (annotation leasehold.io/ip) is in no pool that may be used: dual ({why})"
+            )
+        );
+    }
     world.audit();
 }
 

@@ -22,7 +22,7 @@ use crate::{
             ClusterName, ContainerId, DomainName, IfName, Namespace, NetworkName, NodeName, PodName,
             PoolName, WorkloadName,
         },
-        pool::{DEFAULT_DOMAIN, Networks, Pool, Serve},
+        pool::{DEFAULT_DOMAIN, Networks, Pool, Serve, why_not_leased},
         workload,
     },
     store::{
@@ -1269,7 +1269,7 @@ impl<S: Store> Desk<'_, S> {
             }
             let close = closeness(pool, holder, &index);
             let reason = if pool.range_of(address).is_none() {
-                Some("does not give it out (outside start to end, gateway or excluded)".to_owned())
+                Some(format!("does not give it out ({})", why_not_leased(pool.ranges().iter(), address)))
             } else if !pool.clusters().is_empty() && !pool.clusters().contains(&self.cluster) {
                 Some(format!("is not for cluster {}", self.cluster))
             } else if let (Networks::Named(names), Some(network)) = (pool.networks(), network)

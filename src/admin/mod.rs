@@ -386,7 +386,7 @@ mod tests {
         );
         fails(
             reserve(&store, ask("shop/db-5", "10.0.0.100")).await,
-            "shop/db-5 cannot have 10.0.0.100: pool shop-db does not give it out (outside start to end, gateway or excluded)",
+            "shop/db-5 cannot have 10.0.0.100: pool shop-db does not give it out (outside its ranges)",
         );
         fails(reserve(&store, ask("shop/db-5", "10.1.0.1")).await, "10.1.0.1 is in the subnet of no pool");
         fails(

@@ -418,11 +418,11 @@ mod tests {
             11,
             "10.0.0.1 is this container's, but no subnet of shop-db has it any more; the pool has moved, so nothing says its prefix length and gateway; restart the pod, and it gets another address, or put the subnet back: leasehold pool apply",
         );
-        let (by, pools) = ("CNI_ARGS".to_owned(), vec!["shop-db".to_owned()]);
+        let (by, pools) = ("CNI_ARGS".to_owned(), vec!["shop-db (the gateway)".to_owned()]);
         case(
             &Refusal::RequestedOutside { address, by: by.clone(), pools },
             100,
-            "requested address 10.0.0.1 is in no pool that may be used; asked for by CNI_ARGS; pools: shop-db",
+            "requested address 10.0.0.1 is in no pool that may be used; asked for by CNI_ARGS; pools: shop-db (the gateway)",
         );
         case(
             &Refusal::RequestedTaken { address, by, reason: "shop/db-1 has it".into() },

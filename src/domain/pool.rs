@@ -305,6 +305,22 @@ impl Range {
         self.subnet.family()
     }
 
+    /// What an address is that it never leases, wherever it starts and ends.
+    fn never(&self, address: IpAddr) -> Option<&'static str> {
+        if self.gateway == Some(address) {
+            return Some("the gateway");
+        }
+        let [low, high] = never_assigned(self.subnet).map(|end| end.is_some_and(|end| end.contains(address)));
+        match self.family() {
+            Family::V4 if low => Some("the network address"),
+            Family::V4 if high => Some("the broadcast address"),
+            Family::V6 if low => Some("the subnet-router anycast address"),
+            Family::V4 | Family::V6 => {
+                self.exclude.iter().any(|hole| hole.contains(address)).then_some("excluded")
+            }
+        }
+    }
+
     /// The same range, with one more address never given out.
     #[must_use]
     pub fn also_without(mut self, address: IpAddr) -> Self {
@@ -316,6 +332,17 @@ impl Range {
             self.usable = AddrSet::without(self.bounds, &holes);
         }
         self
+    }
+}
+
+/// Why none of these ranges leases an address: a few words, to stand behind the name of what they are of.
+pub fn why_not_leased<'a>(ranges: impl Iterator<Item = &'a Range> + Clone, address: IpAddr) -> String {
+    let family = Family::of(address);
+    let mut ranges = ranges.filter(|range| range.family() == family);
+    match (ranges.clone().next(), ranges.find_map(|range| range.never(address))) {
+        (None, _) => format!("no {family} range"),
+        (Some(_), Some(what)) => what.to_owned(),
+        (Some(_), None) => "outside its ranges".to_owned(),
     }
 }
 

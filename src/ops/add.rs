@@ -21,7 +21,9 @@ use crate::{
         choose::WINDOW,
         lease::{AddressHolder, Binding, Holder, Lease, LeaseId, LeasedAddress, Seen, Stamp, Timestamp},
         names::{ContainerId, DomainName, IfName, Uid},
-        pool::{DEFAULT_COOL_DOWN, DEFAULT_DOMAIN, Dns, NodeLost, Pool, ProbeRule, Range, Route},
+        pool::{
+            DEFAULT_COOL_DOWN, DEFAULT_DOMAIN, Dns, NodeLost, Pool, ProbeRule, Range, Route, why_not_leased,
+        },
         select::{self, Asked, Caller, Unusable},
     },
     journal::Memory,
@@ -677,7 +679,16 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
             Some(address) => Refusal::RequestedOutside {
                 address: *address,
                 by,
-                pools: sources.iter().map(|source| source.label.clone()).collect(),
+                pools: sources
+                    .iter()
+                    .map(|source| {
+                        format!(
+                            "{} ({})",
+                            source.label,
+                            why_not_leased(source.slots.iter().flatten(), *address)
+                        )
+                    })
+                    .collect(),
             },
             None => Refusal::RequestedTaken {
                 address: self.request.requested.last().copied().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),

@@ -302,7 +302,7 @@ pub enum Refusal {
         address: IpAddr,
         /// Who asked for it.
         by: String,
-        /// The pools.
+        /// The pools, each with why it does not give it out.
         pools: Vec<String>,
     },
     /// The requested address is not free.
