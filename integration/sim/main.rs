@@ -85,6 +85,7 @@ fn no_history_breaks_a_rule() {
     }
     let number = |name| variable(name).map(|text| text.parse::<u64>().unwrap());
     let count = number("LEASEHOLD_SIM").unwrap_or(COUNT);
+    assert!(count > 0, "no histories are no proof");
     let first = number("LEASEHOLD_SIM_FIRST").unwrap_or(1);
     let next = AtomicU64::new(first);
     let (stop, found) = (AtomicBool::new(false), Mutex::new(None));
