@@ -255,7 +255,7 @@ async fn an_unconfirmed_address_goes_to_a_stranger_where_it_cannot_be_probed_onl
         let world = World::new(&[with(r1(), |p| p.node_lost = Some(rule.into()))]);
         let (n1, n2) = (world.node("n1"), world.node("n2"));
         n1.gets("shop/a", "a1").await;
-        assert!(world.reaper_gives_back(&world.lease("shop/a").unwrap()));
+        assert!(world.reap(&world.judge("shop/a")));
         tokio::time::sleep(Duration::from_secs(60)).await;
         *n2.wire.nowhere.lock().unwrap() = true;
         let answer = n2.add("shop/b", "b1").await;
@@ -812,7 +812,7 @@ async fn b001_a_late_del_of_a_reaped_lease_does_not_touch_the_stranger_that_has_
     let world = World::new(&[r1()]);
     let (n1, n2) = (world.node("n1"), world.node("n2"));
     n1.gets("shop/a", "a1").await;
-    assert!(world.reaper_gives_back(&world.lease("shop/a").unwrap()));
+    assert!(world.reap(&world.judge("shop/a")));
     assert_eq!(n2.gets("shop/b", "b1").await, "10.0.0.10");
     assert_eq!(n2.wire.asked(), ["10.0.0.10"]);
     assert!(!n1.del("shop/a", "a1").await);

@@ -368,13 +368,13 @@ async fn a_lease_that_was_given_back_a_moment_after_it_was_bound_is_not_taken_be
     let world = World::new(&[document]);
     let (n1, n2) = (world.node("n1"), world.node("n2"));
     n1.gets("shop/p", "A").await;
-    assert!(world.reaper_gives_back(&world.lease("shop/p").unwrap()));
+    assert!(world.reap(&world.judge("shop/p")));
     let began = Instant::now();
     n2.gets("shop/p", "B").await;
     assert!(began.elapsed() > Duration::from_secs(5), "{:?}", began.elapsed());
     // A sandbox of long ago is heard at once, and what a DEL has ended needs no ear.
     tokio::time::sleep(Duration::from_secs(1500)).await;
-    assert!(world.reaper_gives_back(&world.lease("shop/p").unwrap()));
+    assert!(world.reap(&world.judge("shop/p")));
     let began = Instant::now();
     n1.gets("shop/p", "C").await;
     n1.del("shop/p", "C").await;
@@ -461,7 +461,7 @@ async fn a_lost_node_that_still_answers_keeps_its_address_from_strangers() {
     let world = one();
     let (n1, n2) = (world.node("n1"), world.node("n2"));
     n1.gets("shop/p", "A").await;
-    assert!(world.reaper_gives_back(&world.lease("shop/p").unwrap()));
+    assert!(world.reap(&world.judge("shop/p")));
     n2.wire.hears("10.0.0.10");
     tokio::time::sleep(Duration::from_secs(60)).await;
     let refused = n2.add("shop/q", "Q").await.unwrap_err();
@@ -479,7 +479,7 @@ async fn a_newcomer_that_dies_between_probe_and_commit_leaves_the_mark() {
     let world = one();
     let n1 = world.node("n1");
     n1.gets("shop/p", "A").await;
-    assert!(world.reaper_gives_back(&world.lease("shop/p").unwrap()));
+    assert!(world.reap(&world.judge("shop/p")));
     tokio::time::sleep(Duration::from_secs(60)).await;
     let n2 = Arc::new(world.node("n2"));
     // The first commit guesses that the address was never used; the second knows.
@@ -511,7 +511,7 @@ async fn the_mark_stays_with_a_held_lease_until_the_wire_was_silent() {
     let marked = async || {
         let world = World::new(&[sticky("10.0.0.10")]);
         world.node("n1").gets("shop/p", "A").await;
-        assert!(world.reaper_gives_back(&world.lease("shop/p").unwrap()));
+        assert!(world.reap(&world.judge("shop/p")));
         assert!(world.lease("shop/p").unwrap().value.unconfirmed);
         world
     };
@@ -534,7 +534,7 @@ async fn the_mark_stays_with_a_held_lease_until_the_wire_was_silent() {
     n2.wire.hears("10.0.0.10");
     assert!(matches!(n2.add("shop/q", "Q").await, Err(Refusal::StillAnswers { .. })));
     // Given back.
-    assert!(world.reaper_gives_back(&world.lease("shop/q").unwrap()));
+    assert!(world.reap(&world.judge("shop/q")));
     assert_eq!(world.show(), "R 10.0.0.10 by shop/q unconfirmed");
     // Left for another address.
     let world = marked().await;
@@ -593,15 +593,15 @@ async fn b048_b049_a_verdict_on_a_lease_that_was_touched_since_changes_nothing()
     let world = one();
     let n1 = world.node("n1");
     n1.gets("shop/p", "A").await;
-    let seen = world.lease("shop/p").unwrap();
+    let judged = world.judge("shop/p");
     n1.gets("shop/p", "B").await;
-    assert!(!world.reaper_gives_back(&seen));
+    assert!(!world.reap(&judged));
     assert!(bound_to(&world, "shop/p", "B"));
     // Released and leased again by the same pod in between.
-    let seen = world.lease("shop/p").unwrap();
+    let judged = world.judge("shop/p");
     n1.del("shop/p", "B").await;
     n1.gets("shop/p", "C").await;
-    assert!(!world.reaper_gives_back(&seen));
+    assert!(!world.reap(&judged));
     assert!(bound_to(&world, "shop/p", "C"));
     world.audit();
 }

@@ -13,12 +13,14 @@ use std::{
 
 use leasehold::{
     domain::{
+        kubernetes::Answer,
         lease::{AddressHolder, Holder, Lease, LeaseId, Timestamp},
         names::{
             BootId, ClusterName, ContainerId, IfName, Namespace, NetworkName, NodeName, PodName, PoolName,
             StoreId, Uid,
         },
         pool::{Draft, Pool, RangeDraft},
+        reap::{self, Case, Confirmed, Policy, PoolPolicy, Verdict},
         select::{Asked, Caller},
     },
     journal::Memory,
@@ -316,12 +318,41 @@ impl World {
         futures_now(self.store.commit(txn)).unwrap()
     }
 
-    /// A verdict of the reaper: the sandbox of this lease, as it was read, is gone.
-    pub(crate) fn reaper_gives_back(&self, seen: &Stored<Lease>) -> bool {
-        let txn = match seen.value.bound() {
-            Some(_) => changes::unbind(seen, true, Timestamp(1_700_000_000_000)),
-            None => changes::give_back(seen, seen.value.unconfirmed, Timestamp(1_700_000_000_000)),
-        };
+    /// The reaper's proof that this pod, its node and its controller are gone, and the lease that it is of.
+    pub(crate) fn judge(&self, pod: &str) -> (Confirmed, Stored<Lease>) {
+        const YEAR_MS: i64 = 365 * 24 * 3_600_000;
+        let policy = Policy::default();
+        let mut rules = PoolPolicy::default();
+        rules.retention.hold_for = Duration::from_secs(60);
+        // The first verdict only notes what is missed.
+        for year in 1..=2 {
+            let seen = self.lease(pod).unwrap();
+            let case = Case {
+                lease: &seen.value,
+                cluster: &seen.value.id.cluster,
+                pools: Answer::Present(rules),
+                pod: Answer::Absent,
+                node: Answer::Absent,
+                controller: Answer::Absent,
+            };
+            let now = Timestamp(1_700_000_000_000 + year * YEAR_MS);
+            match reap::verdict(&case, &policy, now) {
+                Verdict::Give(give) => {
+                    return (reap::confirm(&give, &case, &[], &policy, now).unwrap(), seen);
+                }
+                Verdict::Note(_, note) => {
+                    let noted = changes::note(&seen, &note.write(&seen.value));
+                    assert!(matches!(self.apply_txn(&noted), Outcome::Applied(_)));
+                }
+                Verdict::Keep(kept) => panic!("{kept:?}"),
+            }
+        }
+        panic!("{pod} is still kept")
+    }
+
+    /// The reaper ends what it has judged. False: it has changed since.
+    pub(crate) fn reap(&self, (confirmed, seen): &(Confirmed, Stored<Lease>)) -> bool {
+        let txn = changes::reap(confirmed, seen, Timestamp(1_700_000_000_000)).unwrap();
         matches!(self.apply_txn(&txn), Outcome::Applied(_))
     }
 
