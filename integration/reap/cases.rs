@@ -35,7 +35,7 @@ async fn b009_a_pod_that_vanished_without_del_is_given_back_after_the_grace_and_
 }
 
 #[tokio::test(start_paused = true)]
-async fn b038_a_pod_that_is_born_while_the_pods_are_listed_is_kept() {
+async fn b041_a_pod_that_is_back_after_the_list_is_kept() {
     let scene = Scene::new();
     scene.runs("shop/a-x7k2p", "A", "n1").await;
     scene.vanishes("shop/a-x7k2p");

@@ -72,7 +72,7 @@ async fn a_list_older_than_the_leases_is_found_out_by_the_live_question() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leases_are_read_before_pods_are_listed() {
+async fn b038_leases_are_read_before_pods_are_listed() {
     let scene = two_live_and_one_is_gone().await;
     let n1 = scene.world.node("n1");
     let mut late = None;
