@@ -699,6 +699,37 @@ async fn b136_a_record_that_cannot_be_read_or_is_newer_is_neither_handed_out_nor
     }
 }
 
+/// A lease as the first format had it: no version, no UID, boot or time.
+#[tokio::test(start_paused = true)]
+async fn b136_a_lease_of_the_first_format_is_ended_by_its_container_and_taken_over_by_its_pod() {
+    let old = r#"{"state":"bound","container":"a1","node":"n1","addresses":[{"address":"10.0.0.10","domain":"default","pool":"r4"}]}"#;
+    for attached in [true, false] {
+        let world = World::new(&[r4()]);
+        let n1 = world.node("n1");
+        let puts = || {
+            world.store.put(&keys::lease(&id("shop/a")), old);
+            world.store.put(&held_at("10.0.0.10"), record::encode_pointer(&id("shop/a")));
+            let lease = world.lease("shop/a").unwrap().value;
+            let attachment = changes::attachment_key(&lease.id, lease.bound().unwrap());
+            if attached {
+                world.store.put(&attachment, record::encode_pointer(&lease.id));
+            }
+        };
+        puts();
+        assert!(!n1.del("shop/a", "a2").await, "another's");
+        assert!(n1.del("shop/a", "a1").await);
+        assert_eq!(world.show(), "R 10.0.0.10 by shop/a");
+        world.audit();
+        world.store.delete(&released_at("10.0.0.10"));
+        puts();
+        assert_eq!(n1.gets("shop/a", "a2").await, "10.0.0.10");
+        assert!(!n1.del("shop/a", "a1").await, "the old container's, late");
+        assert!(n1.del("shop/a", "a2").await);
+        assert_eq!(world.show(), "R 10.0.0.10 by shop/a");
+        world.audit();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_released_key_that_cannot_be_read_keeps_its_address_and_the_pool_is_called_full() {
     for value in ["rubbish", r#"{"v":7}"#] {

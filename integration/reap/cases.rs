@@ -5,7 +5,7 @@ use leasehold::{
     domain::{
         kubernetes::PodAddress,
         lease::{Lease, LeaseId, Released, Timestamp},
-        names::ClusterName,
+        names::{ClusterName, DomainName},
     },
     pods::{ApiError, fake::Question},
     reaper::{Options, Report},
@@ -51,6 +51,30 @@ async fn b041_a_pod_that_is_back_after_the_list_is_kept() {
     let report = scene.pass().await;
     assert!(given(&report).is_empty());
     assert_eq!(why(&report, "shop/a-x7k2p").unwrap().1, "its pod lives");
+}
+
+/// It says neither which pod it was made for nor when.
+#[tokio::test(start_paused = true)]
+async fn b136_a_lease_of_the_first_format_stays_with_a_pod_of_its_name_and_ends_unconfirmed() {
+    let scene = Scene::new();
+    let old = r#"{"state":"bound","container":"A","node":"n1","addresses":[{"address":"10.0.0.10","domain":"default","pool":"lan"}]}"#;
+    scene.store().put(&keys::lease(&id("shop/a-x7k2p")), old);
+    let address = keys::address(&DomainName::new("default").unwrap(), "10.0.0.10".parse().unwrap());
+    scene.store().put(&address, record::encode_pointer(&id("shop/a-x7k2p")));
+    let attachment = Key::new("v1/attachments/prod/n1/lan/A/eth0");
+    scene.store().put(&attachment, record::encode_pointer(&id("shop/a-x7k2p")));
+    scene.api.state().pod(&key("shop/a-x7k2p"), &uid("u1"), &node("n1"));
+    for _ in 0..3 {
+        assert!(scene.gives().await.is_empty());
+        scene.wait(600).await;
+    }
+    scene.vanishes("shop/a-x7k2p");
+    assert!(scene.gives().await.is_empty());
+    scene.wait(119).await;
+    assert!(scene.gives().await.is_empty());
+    scene.wait(2).await;
+    assert_eq!(scene.gives().await, ["shop/a-x7k2p 8"]);
+    assert_eq!(scene.world.show(), "R 10.0.0.10 by shop/a-x7k2p unconfirmed");
 }
 
 #[tokio::test(start_paused = true)]
