@@ -393,6 +393,8 @@ async fn b070_b073_b101_a_lease_outside_its_pool_moves_in_one_transaction() {
     n1.gets("shop/db-0", "c1").await;
     world.apply(&sticky(pool("r1", &["10.0.0.0/24 10.0.0.20-10.0.0.20"])));
     assert_eq!(n1.gets("shop/db-0", "c2").await, "10.0.0.20");
+    let told = "shop/db-0 eth0 on lan gets a new address: its address is no longer one that r1 leases to it";
+    assert_eq!(*n1.trail.notes.lock().unwrap(), [told]);
     assert_eq!(
         world.show(),
         "A 10.0.0.20 shop/db-0\nT c2 on n1 shop/db-0\nL shop/db-0 bound 10.0.0.20 c2 on n1 sticky\n\
@@ -904,16 +906,18 @@ async fn b024_b128_two_interfaces_of_a_pod_have_leases_of_their_own() {
 
 #[tokio::test(start_paused = true)]
 async fn b074_a_rolling_update_in_a_tight_range_is_told_the_numbers_and_recovers() {
-    let world = World::new(&[r2()]);
+    let world = World::new(&[with(r2(), |p| p.cool_down = Some("15s".into()))]);
     let n1 = world.node("n1");
-    n1.gets("shop/web-7d9c4f6b5d-bbbbb", "a").await;
+    let old = n1.gets("shop/web-7d9c4f6b5d-bbbbb", "a").await;
     n1.gets("shop/web-7d9c4f6b5d-ccccc", "b").await;
-    assert_eq!(
-        n1.refused(&n1.ask("shop/web-7d9c4f6b5d-ddddd", "c")).await,
-        "2 of 2 addresses of r2 are taken"
-    );
+    let next = || n1.ask("shop/web-7d9c4f6b5d-ddddd", "c");
+    assert_eq!(n1.refused(&next()).await, "2 of 2 addresses of r2 are taken");
     n1.del("shop/web-7d9c4f6b5d-bbbbb", "a").await;
-    n1.gets("shop/web-7d9c4f6b5d-ddddd", "c").await;
+    // When the next one is free, as soon as that is known.
+    let hint = "1 addresses of r2 are cooling down, the first is ready in 15000 ms";
+    assert_eq!(n1.refused(&next()).await, hint);
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    assert_eq!(addresses(&n1.run(&next()).await.unwrap()), old);
     world.audit();
 }
 
