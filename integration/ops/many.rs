@@ -1,7 +1,7 @@
 //! Many at once: nobody gets an address twice, nobody is told "full" while one is free, and nobody asks the store
 //! more than it must.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
 
 use leasehold::{ops::Refusal, store::testing::MemoryStore};
 use tokio::task::JoinSet;
@@ -21,19 +21,27 @@ impl Cost {
     }
 }
 
-/// `count` pods at once, each on a node of its own.
-async fn at_once(world: &Arc<World>, first: usize, count: usize) -> (BTreeSet<String>, Cost) {
+fn plain(number: usize) -> String {
+    format!("shop/p{number}")
+}
+
+/// The pods of these numbers at once, on 64 nodes.
+async fn at_once(
+    world: &Arc<World>,
+    pod: fn(usize) -> String,
+    numbers: Range<usize>,
+) -> (BTreeSet<String>, Cost) {
     world.store.forget();
     let mut runs = JoinSet::new();
-    for number in first..first + count {
+    let mut cost = Cost { adds: numbers.len(), calls: 0, commits: 0, walked: 0 };
+    for number in numbers {
         let node = Arc::new(world.node(&format!("n{}", number % 64)));
         runs.spawn(async move {
-            let got = node.add(&format!("shop/p{number}"), &format!("c{number}")).await;
+            let got = node.add(&pod(number), &format!("c{number}")).await;
             (node.way.calls(), node.way.commits(), got)
         });
     }
     let mut all = BTreeSet::new();
-    let mut cost = Cost { adds: count, calls: 0, commits: 0, walked: 0 };
     while let Some(run) = runs.join_next().await {
         let (calls, commits, got) = run.unwrap();
         cost.calls += calls;
@@ -51,7 +59,7 @@ async fn b089_250_at_once_on_250_all_succeed_and_the_251st_is_told_so() {
     for seed in [1, 2, 3] {
         let pools = [pool("p", &["10.0.0.0/24 10.0.0.1-10.0.0.250"])];
         let world = Arc::new(World::of(MemoryStore::with_jitter(seed), &pools));
-        let (all, cost) = at_once(&world, 0, 250).await;
+        let (all, cost) = at_once(&world, plain, 0..250).await;
         assert_eq!(all.len(), 250);
         assert!(cost.per_add() < 8.0, "{}", cost.per_add());
         let late = world.node("n1").add("shop/late", "late").await.unwrap_err();
@@ -63,15 +71,37 @@ async fn b089_250_at_once_on_250_all_succeed_and_the_251st_is_told_so() {
 async fn a_thousand_at_once_on_exactly_a_thousand() {
     let pools = [pool("p", &["10.0.0.0/22 10.0.0.1-10.0.3.232"])];
     let world = Arc::new(World::of(MemoryStore::with_jitter(7), &pools));
-    let (all, cost) = at_once(&world, 0, 1_000).await;
+    let (all, cost) = at_once(&world, plain, 0..1_000).await;
     assert_eq!(all.len(), 1_000);
     assert!(cost.per_add() < 8.0, "{}", cost.per_add());
 }
 
 #[tokio::test(start_paused = true)]
-async fn b077_b078_b088_64_nodes_with_50_pods_each_and_then_churn() {
+async fn b088_a_thousand_pods_of_a_thousand_services_at_once_each_with_its_own_pool() {
+    let pools: Vec<_> = (0..1_000)
+        .map(|n| {
+            let mut pool = pool(&format!("db{n}"), &[&format!("10.{}.{}.0/30", n / 250, n % 250)]);
+            pool.serves = vec![format!("shop/db{n}")];
+            pool.sticky = Some("always".into());
+            pool
+        })
+        .collect();
+    let world = Arc::new(World::of(MemoryStore::with_jitter(13), &pools));
+    let pod = |n| format!("shop/db{n}-0");
+    let (all, cost) = at_once(&world, pod, 0..1_000).await;
+    assert_eq!(all.len(), 1_000);
+    assert!(cost.per_add() < 8.0, "{}", cost.per_add());
+    for n in 0..1_000 {
+        let lease = world.lease(&pod(n)).unwrap().value;
+        assert_eq!(lease.addresses[0].pool.as_ref().unwrap().as_str(), format!("db{n}"));
+        assert!(lease.sticky);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn b077_b078_64_nodes_with_50_pods_each_and_then_churn() {
     let world = Arc::new(World::of(MemoryStore::with_jitter(11), &[pool("p", &["10.0.0.0/20"])]));
-    let (all, _) = at_once(&world, 0, 3_200).await;
+    let (all, _) = at_once(&world, plain, 0..3_200).await;
     assert_eq!(all.len(), 3_200);
     let mut runs = JoinSet::new();
     for node in 0..64 {
@@ -150,8 +180,8 @@ async fn many_runs_of_one_pod_leave_one_lease() {
 async fn b085_b086_many_at_once_cost_few_calls_each_however_full_the_pool_is() {
     // 128 pods with 16 attachments each, on a /20; then as many on what is left of it.
     let world = Arc::new(World::new(&[pool("lan", &["10.8.0.0/20"])]));
-    let (first, early) = at_once(&world, 0, 2_048).await;
-    let (second, late) = at_once(&world, 2_048, 1_800).await;
+    let (first, early) = at_once(&world, plain, 0..2_048).await;
+    let (second, late) = at_once(&world, plain, 2_048..3_848).await;
     assert!(first.is_disjoint(&second));
     assert!(early.per_add() <= 5.0 && late.per_add() <= 5.0, "{} {}", early.per_add(), late.per_add());
 }
