@@ -15,7 +15,10 @@ use leasehold::{
         Options,
         adopt::{self, AdoptError, Against, Report, Told, Wanted, read_told},
     },
-    store::{keys, testing::Fault},
+    store::{
+        keys,
+        testing::{Fault, On, Side},
+    },
 };
 
 use super::scene::{Scene, given, key, node, uid, why};
@@ -377,25 +380,42 @@ async fn another_cluster_and_an_unknown_one_are_refused_before_anything_is_writt
 }
 
 #[tokio::test(start_paused = true)]
-async fn b137_killed_half_way_and_run_again_it_comes_to_the_same_end() {
-    let scene = Scene::new();
-    let whole = Scene::new();
-    for n in 10..40 {
-        for scene in [&scene, &whole] {
+async fn b137_killed_or_refused_half_way_and_run_again_it_comes_to_the_same_end() {
+    let thirty = || {
+        let scene = Scene::new();
+        for n in 10..40 {
             scene.runs_with(&format!("shop/web-{n}"), &[&format!("10.0.0.{n}")]);
         }
-    }
+        scene
+    };
+    let adopted = |scene: &Scene| scene.world.show().lines().filter(|line| line.starts_with("L ")).count();
+    let whole = thirty();
     whole.adopts(Ask::default()).await;
+
     // From the eleventh commit on the store does not take any more.
-    scene.host.way.decide(|call| (call.txn.is_some() && call.of_kind >= 10).then_some(Fault::Refused));
-    let first = scene.try_adopt(Ask::default()).await;
-    scene.host.way.heal();
+    let refused = thirty();
+    refused.host.way.decide(|call| (call.txn.is_some() && call.of_kind >= 10).then_some(Fault::Refused));
+    let first = refused.try_adopt(Ask::default()).await;
+    refused.host.way.heal();
     let done = first.map(|report| report.count(|fate| *fate == adopt::Fate::Adopted)).unwrap_or(10);
-    assert_eq!(done, 10);
-    scene.world.audit();
-    assert_eq!(scene.world.show().lines().filter(|line| line.starts_with("L ")).count(), 10);
-    scene.adopts(Ask::default()).await;
-    assert_eq!(scene.world.show(), whole.world.show());
+    assert_eq!((done, adopted(&refused)), (10, 10));
+
+    // Killed while ten commits are under way: before they are sent, or before they are answered.
+    let killed = thirty();
+    let sides = [Side::Before, Side::After].into_iter().cycle();
+    let pause = |(n, side)| killed.host.way.pause(On::Commit(n), side);
+    let mut gates: Vec<_> = (20..30).zip(sides).map(pause).collect();
+    tokio::select! {
+        _ = killed.try_adopt(Ask::default()) => panic!("it was not killed"),
+        () = gates[0].reached() => {}
+    }
+    assert!((1..30).contains(&adopted(&killed)), "{}", adopted(&killed));
+    killed.host.way.heal();
+    for scene in [refused, killed] {
+        scene.world.audit();
+        scene.adopts(Ask::default()).await;
+        assert_eq!(scene.world.show(), whole.world.show());
+    }
 }
 
 #[tokio::test(start_paused = true)]
