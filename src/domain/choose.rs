@@ -98,16 +98,13 @@ impl Chooser<'_> {
 
     /// Milliseconds until an address may be offered; 0 is now, `None` in the future of this clock.
     fn ready_in(&self, free: &FreeOnce) -> Option<i64> {
-        if let Some(declined) = &free.released.declined {
-            let age = self.now.since(declined.at);
-            let aside = if free.released.unconfirmed { DECLINED_UNCONFIRMED_FOR_MS } else { DECLINED_FOR_MS };
-            return Some((aside - age.max(0)).max(0));
-        }
-        if free.waited {
-            return Some(0);
-        }
         let age = self.now.since(free.released.at);
-        (age >= 0).then(|| (self.cool_down_ms - age).max(0))
+        let cooling =
+            if free.waited { Some(0) } else { (age >= 0).then(|| (self.cool_down_ms - age).max(0)) };
+        let Some(declined) = &free.released.declined else { return cooling };
+        let age = self.now.since(declined.at);
+        let aside = if free.released.unconfirmed { DECLINED_UNCONFIRMED_FOR_MS } else { DECLINED_FOR_MS };
+        Some((aside - age.max(0)).max(cooling.unwrap_or(0)))
     }
 
     /// The choice, in this order: its own released address; one with neither key; the longest released past its
@@ -268,6 +265,14 @@ mod tests {
         let mut sandbox = declined.clone();
         sandbox.released.unconfirmed = true;
         case(&window(&[10, 11], &[(12, sandbox.clone()), (13, fresh(3))]), take(12, Some(2), true));
+        // Its cool-down, given back a second ago, is not over either.
+        let mut young = sandbox.clone();
+        (young.released.at, young.released.declined) =
+            (Timestamp(9_000), aside(10_000 - DECLINED_UNCONFIRMED_FOR_MS));
+        case(
+            &window(&[10, 11, 12], &[(13, young)]),
+            Choice::Cooling { ready_in_ms: 4_000, count: 1, future: None },
+        );
         sandbox.released.declined = aside(10_001 - DECLINED_UNCONFIRMED_FOR_MS);
         case(
             &window(&[10, 11, 13], &[(12, sandbox)]),
