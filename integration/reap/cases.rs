@@ -18,17 +18,22 @@ use leasehold::{
 use super::scene::{Scene, given, key, node, uid, why};
 use crate::ops::world::{holder, id, pool};
 
+/// Gone from the API, the pod has its lease for as long as `--absent-after`, and not longer.
+async fn goes_after_the_grace(scene: &Scene, pod: &str) {
+    scene.vanishes(pod);
+    assert!(scene.gives().await.is_empty());
+    scene.wait(119).await;
+    assert!(scene.gives().await.is_empty());
+    scene.wait(2).await;
+    assert_eq!(scene.gives().await, [format!("{pod} 8")]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn b009_a_pod_that_vanished_without_del_is_given_back_after_the_grace_and_not_before() {
     let scene = Scene::new();
     scene.runs("shop/a-x7k2p", "A", "n1").await;
     scene.runs("shop/b-x7k2p", "B", "n1").await;
-    scene.vanishes("shop/a-x7k2p");
-    assert!(scene.gives().await.is_empty());
-    scene.wait(119).await;
-    assert!(scene.gives().await.is_empty());
-    scene.wait(2).await;
-    assert_eq!(scene.gives().await, ["shop/a-x7k2p 8"]);
+    goes_after_the_grace(&scene, "shop/a-x7k2p").await;
     let left = scene.world.show();
     assert!(left.contains("by shop/a-x7k2p unconfirmed"), "{left}");
     assert!(left.contains("L shop/b-x7k2p bound"), "{left}");
@@ -68,12 +73,7 @@ async fn b136_a_lease_of_the_first_format_stays_with_a_pod_of_its_name_and_ends_
         assert!(scene.gives().await.is_empty());
         scene.wait(600).await;
     }
-    scene.vanishes("shop/a-x7k2p");
-    assert!(scene.gives().await.is_empty());
-    scene.wait(119).await;
-    assert!(scene.gives().await.is_empty());
-    scene.wait(2).await;
-    assert_eq!(scene.gives().await, ["shop/a-x7k2p 8"]);
+    goes_after_the_grace(&scene, "shop/a-x7k2p").await;
     assert_eq!(scene.world.show(), "R 10.0.0.10 by shop/a-x7k2p unconfirmed");
 }
 

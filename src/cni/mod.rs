@@ -303,13 +303,14 @@ impl Node {
         let result = tokio::select! {
             result = replay::add(&ctx, &self.journal, add) => result,
             _ = terminated.recv() => {
-                let mut details = "SIGTERM came before the answer; nothing was leased".to_owned();
-                if store.may_leave_something() {
+                let details = if store.may_leave_something() {
                     self.leave_entry(attachment, "ADD was terminated")?;
-                    details = "SIGTERM came before the answer; what may be leased is in the node's journal, to be given back by its next run"
-                        .to_owned();
-                }
-                return Err(Error::Failure { code: Code::TryAgain, msg: "terminated".to_owned(), details });
+                    "SIGTERM came before the answer; what may be leased is in the node's journal, to be given back by its next run"
+                } else {
+                    "SIGTERM came before the answer; nothing was leased"
+                };
+                let (msg, details) = ("terminated".to_owned(), details.to_owned());
+                return Err(Error::Failure { code: Code::TryAgain, msg, details });
             }
         };
         let added = match result {

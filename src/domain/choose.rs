@@ -11,7 +11,7 @@ use super::{
 
 /// Addresses that a conflict brings back: enough to hold a free one in most ranges, small enough not to stall others.
 pub const WINDOW: u128 = 128;
-/// A declined address is offered again after this, last, and probed: strangers leave, too.
+/// A declined address is offered again after this and its cool-down, last, and probed: strangers leave, too.
 pub const DECLINED_FOR_MS: i64 = 10 * 60 * 1000;
 /// The same, where the last sandbox was never DELed: it is no stranger who answers, but most likely that sandbox, and
 /// its node ends it as soon as it is heard again.

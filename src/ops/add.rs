@@ -674,21 +674,15 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         let inside = |address: &IpAddr| {
             sources.iter().any(|s| s.slots.iter().flatten().any(|range| range.usable().contains(*address)))
         };
+        let refused = |source: &Source, address| {
+            format!("{} ({})", source.label, why_not_leased(source.slots.iter().flatten(), address))
+        };
         let by = self.request.requested_by.clone();
         match self.request.requested.iter().find(|address| !inside(address)) {
             Some(address) => Refusal::RequestedOutside {
                 address: *address,
                 by,
-                pools: sources
-                    .iter()
-                    .map(|source| {
-                        format!(
-                            "{} ({})",
-                            source.label,
-                            why_not_leased(source.slots.iter().flatten(), *address)
-                        )
-                    })
-                    .collect(),
+                pools: sources.iter().map(|source| refused(source, *address)).collect(),
             },
             None => Refusal::RequestedTaken {
                 address: self.request.requested.last().copied().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
