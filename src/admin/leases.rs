@@ -1202,7 +1202,12 @@ impl<S: Store> Desk<'_, S> {
         };
         let domain = first.domain.clone();
         let id = LeaseId { cluster: self.cluster.clone(), holder, network, ifname: self.ifname.clone() };
-        let mut reads = vec![Read::Get(keys::lease(&id)), Read::Get(keys::cluster(&id.cluster))];
+        let mut reads = vec![
+            Read::Get(keys::lease(&id)),
+            Read::Get(keys::cluster(&id.cluster)),
+            Read::Get(keys::frozen()),
+        ];
+        let first = reads.len();
         for a in &leased {
             reads.push(Read::Get(keys::address(&a.domain, a.address)));
             reads.push(Read::Get(keys::released(&a.domain, a.address)));
@@ -1223,15 +1228,20 @@ impl<S: Store> Desk<'_, S> {
             return Ok((txn, reserved));
         }
         let mut takes = Vec::new();
-        let mut unconfirmed = false;
+        // A store that is frozen may not know who uses an address.
+        let frozen = snapshot.entry(2).map(|entry| entry.revision);
+        compares.push(changes::as_read(keys::frozen(), frozen));
+        let mut unconfirmed = frozen.is_some();
         for (position, address) in leased.iter().enumerate() {
-            if let Some(entry) = snapshot.entry(2 + 2 * position) {
+            if let Some(entry) = snapshot.entry(first + 2 * position) {
                 return Err(taken(self.store, address.address, entry).await?);
             }
-            let released = snapshot.entry(3 + 2 * position);
+            let released = snapshot.entry(first + 2 * position + 1);
             if let Some(entry) = released {
                 let value: Released = record::decode_released(entry)?.value;
-                unconfirmed |= value.unconfirmed || value.declined.is_some();
+                // Another's sandbox may still answer while it is taken down.
+                let own = value.by == id.holder && value.cluster == id.cluster;
+                unconfirmed |= value.unconfirmed || value.declined.is_some() || !own;
             }
             takes.push(changes::Take { address: address.clone(), released: released.map(|e| e.revision) });
         }

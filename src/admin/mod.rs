@@ -236,12 +236,12 @@ mod tests {
         domain::{
             addr::Family,
             audit::audit,
-            lease::{Holder, LeaseId, Stamp, Timestamp},
-            names::{ContainerId, IfName, NodeName, PoolName, StoreId, Uid},
+            lease::{Binding, Holder, LeaseId, Released, Stamp, Timestamp},
+            names::{ContainerId, DomainName, IfName, NodeName, PoolName, StoreId, Uid},
         },
         store::{
             Entry, Key, Outcome, Read, Snapshot, changes, keys,
-            record::{self, PoolDocument},
+            record::{self, Frozen, PoolDocument},
             testing::MemoryStore,
         },
     };
@@ -365,6 +365,59 @@ mod tests {
             "shop/db-0 uses 10.0.0.1 on node n1: a bound lease is not moved",
         );
         assert_eq!(store.dump(), before);
+    }
+
+    /// The sandbox that had it may still answer while it is taken down.
+    #[tokio::test]
+    async fn what_another_had_is_asked_for_before_its_next_use() {
+        let store = stocked().await;
+        let ask = |name: &str, address: &str| Reserve::Pod {
+            holder: pod(name),
+            addresses: vec![address.parse().unwrap()],
+        };
+        let is_asked_for = async |name: &str| {
+            let contents = read_everything(&store).await.unwrap();
+            contents.everything.leases.iter().find(|lease| lease.id.holder == pod(name)).unwrap().unconfirmed
+        };
+        let gives_back = |address: &str, by: &str| {
+            let released = Released {
+                at: NOW,
+                by: pod(by),
+                cluster: ClusterName::new("prod").unwrap(),
+                unconfirmed: false,
+                declined: None,
+            };
+            let domain = DomainName::new("default").unwrap();
+            store.put(
+                &keys::released(&domain, address.parse().unwrap()),
+                record::encode_released(&released, None),
+            );
+        };
+        gives_back("10.0.0.3", "shop/web-0");
+        gives_back("10.0.0.4", "shop/db-4");
+        for (name, address, asked_for) in [
+            ("shop/db-3", "10.0.0.3", true),
+            ("shop/db-4", "10.0.0.4", false),
+            ("shop/db-5", "10.0.0.5", false),
+        ] {
+            reserve(&store, ask(name, address)).await.unwrap();
+            assert_eq!(is_asked_for(name).await, asked_for, "{name}");
+        }
+        // Nobody ever ran with what db-5 has.
+        let free = [("shop/db-5", "shop/db-6", false), ("shop/db-0", "shop/db-7", true)];
+        let target = Target::Holder(pod("shop/db-0"));
+        let (_, rows) = leases::show(&store, &scope(), &target, NOW).await.unwrap();
+        let mut held = (**rows[0].lease.as_ref().unwrap()).clone();
+        held.binding = Binding::Idle(held.last().cloned());
+        store.put(&keys::lease(&held.id), record::encode_lease(&held, None));
+        for (from, to, asked_for) in free {
+            leases::move_leases(&store, &scope(), &pod(from), &pod(to), None, NOW, false).await.unwrap();
+            assert_eq!(is_asked_for(to).await, asked_for, "{to}");
+        }
+        let frozen = Frozen { why: "restored".into(), by: "a person".into(), at: NOW };
+        store.put(&keys::frozen(), record::encode_frozen(&frozen));
+        reserve(&store, ask("shop/db-8", "10.0.0.8")).await.unwrap();
+        assert!(is_asked_for("shop/db-8").await);
     }
 
     #[tokio::test]
@@ -566,7 +619,7 @@ mod tests {
     #[tokio::test]
     async fn b013_repair_mends_half_pairs_and_leaves_what_it_cannot_know() {
         let store = stocked().await;
-        let domain = crate::domain::names::DomainName::new("default").unwrap();
+        let domain = DomainName::new("default").unwrap();
         let key = |address: &str| keys::address(&domain, address.parse().unwrap());
         // db-1: the lease without its address key. 10.0.0.7: the address key without its lease.
         store.delete(&key("10.0.0.2"));
@@ -628,7 +681,7 @@ mod tests {
     /// The keys of an attachment, and of an address, that name a lease.
     fn names(store: &MemoryStore, container: Option<&str>, address: &str, lease: &str) -> LeaseId {
         let id = keys::parse_lease_path(lease).unwrap();
-        let domain = crate::domain::names::DomainName::new("default").unwrap();
+        let domain = DomainName::new("default").unwrap();
         store.put(&keys::address(&domain, address.parse().unwrap()), record::encode_pointer(&id));
         if let Some(container) = container {
             let key = Key::new(format!("v1/attachments/prod/n1/lan/{container}/eth0"));
@@ -693,7 +746,7 @@ mod tests {
     #[tokio::test]
     async fn repair_never_frees_what_a_lease_lists() {
         let store = stocked().await;
-        let domain = crate::domain::names::DomainName::new("default").unwrap();
+        let domain = DomainName::new("default").unwrap();
         let key = |address: &str| keys::address(&domain, address.parse().unwrap());
         let attachment = Key::new("v1/attachments/prod/n1/lan/c1/eth0");
         let good = store.dump();
@@ -713,7 +766,7 @@ mod tests {
     #[tokio::test]
     async fn repair_leaves_a_store_that_went_on_alone() {
         let store = stocked().await;
-        let domain = crate::domain::names::DomainName::new("default").unwrap();
+        let domain = DomainName::new("default").unwrap();
         let address = keys::address(&domain, "10.0.0.2".parse().unwrap());
         store.delete(&address);
         let contents = read_everything(&store).await.unwrap();

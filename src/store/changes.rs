@@ -19,7 +19,7 @@
 //! | [`register`] | M, C =r or =0 | put those of M and C that are missing |
 //! | [`unregister`] | C=r, and perhaps no lease of it written since R | del C |
 //! | [`forget`] | R=r (not marked) | del R |
-//! | [`reserve`] | L=0 A=0 R=0 or =r, P | put L A, del R |
+//! | [`reserve`] | L=0 F=0 or =r, A=0 R=0 or =r, P | put L A, del R |
 //! | [`reserve_device`] | A=0 R=0 or =r | put A, del R |
 //! | [`release_device`] | A=r | del A, put R |
 //! | [`move_lease`] (not bound) | L(from)=r L(to)=0 A=L(from) | put L(to) A, del L(from) |
@@ -370,9 +370,9 @@ pub fn unregister(name: &ClusterName, read: Revision, unless: Option<Revision>) 
     txn
 }
 
-/// A person gives a pod its addresses before it asks.
+/// A person gives a pod its addresses before it asks. `rests_on` are the compares of the pools and of the freeze.
 #[must_use]
-pub fn reserve(lease: &Lease, takes: &[Take], pools: &[Compare]) -> Txn {
+pub fn reserve(lease: &Lease, takes: &[Take], rests_on: &[Compare]) -> Txn {
     let mut txn = Txn::default();
     let key = keys::lease(&lease.id);
     txn.compare(Compare::Absent(key.clone()));
@@ -380,8 +380,8 @@ pub fn reserve(lease: &Lease, takes: &[Take], pools: &[Compare]) -> Txn {
     for take in takes {
         txn.take(&lease.id, take);
     }
-    for pool in pools {
-        txn.compare(pool.clone());
+    for compare in rests_on {
+        txn.compare(compare.clone());
     }
     txn
 }
@@ -425,7 +425,8 @@ pub fn release_device(
     txn
 }
 
-/// A lease that no sandbox uses goes to another pod. `None` if it is bound.
+/// A lease that no sandbox uses goes to another pod. `None` if it is bound. Its last sandbox may still be heard, so the other
+/// pod's ADD asks the wire first.
 #[must_use]
 pub fn move_lease(from: &Stored<Lease>, to: &LeaseId, now: Timestamp) -> Option<Txn> {
     if from.value.bound().is_some() {
@@ -435,6 +436,7 @@ pub fn move_lease(from: &Stored<Lease>, to: &LeaseId, now: Timestamp) -> Option<
     lease.id = to.clone();
     lease.since = now;
     lease.seen = None;
+    lease.unconfirmed |= from.value.last().is_some();
     let (old, new) = (keys::lease(&from.value.id), keys::lease(to));
     let mut txn = Txn::default();
     txn.compare(Compare::Unchanged(old.clone(), from.revision));
