@@ -73,6 +73,21 @@ pub(crate) enum Edit {
     Domain,
 }
 
+/// What a person does to leases by hand. None of it is forced.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Deed {
+    /// `lease release` of the slot's last pod or container.
+    Release { slot: usize },
+    /// `lease reserve`, of this one of the first addresses, for the slot's pod, whose name comes again.
+    Reserve { slot: usize, at: u8 },
+    /// `lease move` from one slot's last pod to that of another.
+    Move { from: usize, to: usize },
+    /// `lease reserve` of one of the first addresses for a device.
+    Plug { at: u8 },
+    /// `lease release` of one of the first addresses.
+    Unplug { at: u8 },
+}
+
 /// How a node goes that does not come back.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Death {
@@ -185,6 +200,11 @@ pub(crate) enum Action {
         force: bool,
         fates: Vec<(u8, Fate)>,
     },
+    /// A person changes leases.
+    Desk {
+        deed: Deed,
+        fates: Vec<(u8, Fate)>,
+    },
     Freeze,
     Thaw,
     Reap {
@@ -217,7 +237,8 @@ impl Action {
             | Self::Del { fates, .. }
             | Self::Gc { fates, .. }
             | Self::Flush { fates, .. }
-            | Self::Edit { fates, .. } => fates.clear(),
+            | Self::Edit { fates, .. }
+            | Self::Desk { fates, .. } => fates.clear(),
             Self::Reap { fates, pods, nodes, .. } => {
                 fates.clear();
                 (*pods, *nodes) = (Lie::None, Lie::None);
@@ -479,7 +500,7 @@ fn begin(dice: &mut Dice, out: &mut Vec<Action>) {
 fn scene(dice: &mut Dice, out: &mut Vec<Action>) {
     let slot = pod(dice);
     let node = dice.below(NODES);
-    match dice.below(10) {
+    match dice.below(12) {
         // It is moved by force.
         0 => out.extend([Action::Force { slot }, Action::Create { slot, node }, add(dice, slot)]),
         // Two passes miss it.
@@ -524,6 +545,21 @@ fn scene(dice: &mut Dice, out: &mut Vec<Action>) {
             Action::Wait { ms: 660_000 },
             reap(dice),
         ]),
+        // What it had is given to another, whose ADD comes at once.
+        9 => {
+            let to = if dice.below(2) == 0 { slot % ORDINALS } else { BARE };
+            let deed = match dice.below(3) {
+                0 => Deed::Reserve { slot: to, at: u8_below(dice, 8) },
+                1 => Deed::Move { from: slot, to },
+                _ => Deed::Release { slot },
+            };
+            out.extend([
+                del(dice, slot),
+                Action::Desk { deed, fates: fates(dice, 6, true) },
+                Action::Create { slot: to, node },
+                Action::Add { slot: to, fates: Vec::new(), undone: false },
+            ]);
+        }
         // Its ADD hears late that it has an address, and another has taken it over meanwhile.
         8 => {
             let fates = vec![(1 + u8_below(dice, 3), Fate::HoldAnswer(4 + u8_below(dice, 3)))];
@@ -542,9 +578,20 @@ fn scene(dice: &mut Dice, out: &mut Vec<Action>) {
     }
 }
 
+fn deed(dice: &mut Dice) -> Deed {
+    let (slot, at) = (slot(dice), u8_below(dice, 8));
+    match dice.below(6) {
+        0 | 1 => Deed::Release { slot },
+        2 => Deed::Reserve { slot: if dice.below(3) == 0 { BARE } else { slot % ORDINALS }, at },
+        3 => Deed::Move { from: pod(dice), to: pod(dice) },
+        4 => Deed::Plug { at },
+        _ => Deed::Unplug { at },
+    }
+}
+
 fn any(dice: &mut Dice) -> Action {
     let (node, slot) = (dice.below(NODES), slot(dice));
-    match dice.below(100) {
+    match dice.below(104) {
         0..18 => add(dice, slot),
         18..30 => del(dice, slot),
         30..38 => Action::Create { slot: pod(dice), node },
@@ -575,6 +622,7 @@ fn any(dice: &mut Dice) -> Action {
         }
         97 => Action::Freeze,
         98 => Action::Thaw,
+        99..103 => Action::Desk { deed: deed(dice), fates: fates(dice, 6, true) },
         _ if dice.below(2) == 0 => {
             Action::Edit { pool: 0, edit: Edit::Restore, force: false, fates: Vec::new() }
         }

@@ -30,7 +30,7 @@ use leasehold::{
 
 use super::{
     cluster::{LINGER_MS, Stage, State, lease_key, node_name},
-    history::{Lie, NODES, ORDINALS},
+    history::{Deed, Lie, NODES, ORDINALS},
     way::{Op, Role},
 };
 use crate::world::{ADD_DEADLINE, futures_now};
@@ -427,6 +427,7 @@ impl State {
             }
             Role::Reap => self.judge_verdict(op, old, stamp, now, out),
             Role::Person => out.push(format!("5: a person's change of a pool ends {whose}")),
+            Role::Desk => out.push(format!("5: a person ends {whose}, and has not forced it")),
         }
         match new {
             None if old.sticky || old.reserved => out.push(format!("{whose} was to be kept")),
@@ -616,14 +617,19 @@ impl State {
             if had && !leases_again {
                 continue;
             }
-            if op.role != Role::Add {
+            if op.role == Role::Desk {
+                self.judge_errand(new, out);
+            } else if op.role != Role::Add {
                 out.push(format!("5: takes {} for {}", leased.address, new.id.holder));
-            }
-            if !had && self.mirror.frozen.is_some() {
+            } else if !had && self.mirror.frozen.is_some() {
                 out.push(format!(
                     "takes {} for {} from a store that is frozen",
                     leased.address, new.id.holder
                 ));
+            }
+            // Whether the other pod gets what is moved to it, its ADD says.
+            if matches!(op.deed, Some(Deed::Move { .. })) {
+                continue;
             }
             let Some((pool, _)) = leased.pool.as_ref().and_then(|name| self.mirror.pools.get(name)) else {
                 out.push(format!("4: {} has no pool", leased.address));
@@ -640,6 +646,16 @@ impl State {
             {
                 out.push(format!("{} on {} draws from pool {}", new.id.holder, stamp.node, pool.name()));
             }
+        }
+    }
+
+    /// What a person gives a pod that does not run: who had it may still be heard.
+    fn judge_errand(&self, new: &Lease, out: &mut Vec<String>) {
+        if new.bound().is_some() {
+            out.push(format!("5: a person binds the lease of {}", new.id.holder));
+        }
+        if self.mirror.frozen.is_some() && !new.unconfirmed {
+            out.push(format!("8: {} is to have unasked what a frozen store has as free", new.id.holder));
         }
     }
 
@@ -695,7 +711,19 @@ impl State {
     fn judge_held_end(&self, op: Actor<'_>, old: &Lease, now: Timestamp, out: &mut Vec<String>) {
         let holder = &old.id.holder;
         let Holder::Pod { name, .. } = holder else { return };
-        if op.role != Role::Reap {
+        if op.role == Role::Desk {
+            for place in places(old).filter(|_| old.unconfirmed) {
+                let moved = match self.mirror.held.get(&place) {
+                    Some(AddressHolder::Lease(id)) => self.mirror.leases.get(&keys::lease(id)),
+                    Some(AddressHolder::Device { .. }) | None => None,
+                };
+                if !moved.map_or_else(|| self.is_unconfirmed(&place), |lease| lease.unconfirmed) {
+                    out.push(format!("5: the mark on what {holder} had is lost: {place}"));
+                }
+            }
+            return;
+        }
+        if op.role != Role::Reap || old.reserved {
             out.push(format!("5: ends the lease that is held for {holder}"));
             return;
         }
@@ -748,7 +776,7 @@ impl State {
             let pool = lease.addresses.first().and_then(|a| self.mirror.pools.get(a.pool.as_ref()?));
             let (Some((pool, _)), Some("StatefulSet.apps/db")) = (pool, owner) else { continue };
             let Holder::Pod { name, .. } = &lease.id.holder else { continue };
-            let Some((_, ordinal)) = workload::ordinal(name) else { continue };
+            let Some((_, ordinal)) = workload::ordinal(name).filter(|_| !lease.reserved) else { continue };
             if self.pod_of(&lease.id.holder).is_some() || self.is_wanted(ordinal.into()) {
                 continue;
             }
@@ -801,7 +829,7 @@ impl State {
             let ordinal = workload::ordinal(name).filter(|_| is_of_set(&lease.id.holder));
             let is_wanted = ordinal.is_some_and(|(_, ordinal)| self.is_wanted(ordinal.into()));
             let is_over = now.since(lease.since) >= hold_ms + DOUBT_MS;
-            if is_over && !is_wanted && self.pod_of(&lease.id.holder).is_none() {
+            if is_over && !is_wanted && !lease.reserved && self.pod_of(&lease.id.holder).is_none() {
                 out.push(format!("12: goes on holding what {} had, holdFor is over", lease.id.holder));
             }
         }
@@ -842,7 +870,9 @@ impl State {
         let Some(old) = old else { return };
         let taken = match self.mirror.held.get(place) {
             Some(AddressHolder::Lease(id)) => Some(id),
-            Some(AddressHolder::Device { .. }) | None => None,
+            // It is given back unconfirmed, whatever mark there was.
+            Some(AddressHolder::Device { .. }) => return,
+            None => None,
         };
         let Some(taken) = taken else {
             let kept = self.mirror.released.get(place).is_some_and(|now| now.unconfirmed);
@@ -858,6 +888,14 @@ impl State {
             .and_then(|lease| lease.addresses.iter().find(|a| a.address == place.address))
             .and_then(|leased| self.mirror.pools.get(leased.pool.as_ref()?));
         let never = pool.is_some_and(|(pool, _)| pool.probe() == ProbeRule::Never);
+        if op.role == Role::Desk {
+            // Asked for before its first use.
+            let clean = old.by == taken.holder && !old.unconfirmed && old.declined.is_none();
+            if !clean && !self.mirror.leases.get(&keys::lease(taken)).is_some_and(|lease| lease.unconfirmed) {
+                out.push(format!("4, 8: {place} was another's, and is to be used unasked"));
+            }
+            return;
+        }
         if (old.unconfirmed || old.declined.is_some()) && !never && !op.heard_nobody(place.address) {
             out.push(format!("8: takes {place} unasked"));
         }

@@ -6,6 +6,7 @@ use std::{
     collections::BTreeSet,
     future::{Future, poll_fn},
     io,
+    net::IpAddr,
     path::{Path, PathBuf},
     pin::Pin,
     sync::{
@@ -17,7 +18,11 @@ use std::{
 };
 
 use leasehold::{
-    admin::pools::{self, Rules, Wanted},
+    admin::{
+        Scope,
+        leases::{self, Reserve, Target},
+        pools::{self, Rules, Wanted},
+    },
     domain::{
         kubernetes::Ready,
         lease::Holder,
@@ -37,7 +42,7 @@ use tokio::time::Instant;
 
 use super::{
     cluster::{Filed, Link, Stage, State, node_name},
-    history::{Action, Death, Edit, Fate, History, Lie, NODES, ORDINALS, PODS, SLOTS},
+    history::{Action, Death, Deed, Edit, Fate, History, Lie, NODES, ORDINALS, PODS, SLOTS},
     way::{Op, Role, Way},
 };
 use crate::world::{ADD_DEADLINE, faults, holder};
@@ -319,6 +324,13 @@ impl Drop for Held {
             filed.locked &= filed.entry.container != self.entry.container;
         }
     }
+}
+
+/// What a person wants of leases.
+enum Errand {
+    Release(Target),
+    Reserve(Reserve),
+    Move(Holder, Holder),
 }
 
 struct Parts {
@@ -651,6 +663,7 @@ impl<'h> Player<'h> {
                     self.edit(document, *edit, *force, fates).await;
                 }
             }
+            Action::Desk { deed, fates } => self.desk(*deed, fates),
             Action::Freeze => {
                 let at = self.state().now();
                 let frozen = Frozen { why: "a person".into(), by: "a person".into(), at };
@@ -946,6 +959,55 @@ impl<'h> Player<'h> {
             }
         });
         self.settle().await;
+    }
+
+    /// A person changes leases by hand, and is told what does not go.
+    fn desk(&mut self, deed: Deed, fates: &[(u8, Fate)]) {
+        let last = |slot: usize| -> Option<Holder> {
+            match slot {
+                0..ORDINALS => Some(holder(&format!("shop/db-{slot}"))),
+                PODS.. => Some(State::container_in(slot)),
+                _ => self.state().pods[slot].as_ref().map(|(key, _)| holder(&key.to_string())),
+            }
+        };
+        let address = |at: u8| IpAddr::from([10, 0, 0, 10 + at]);
+        let errand = match deed {
+            Deed::Release { slot } => last(slot).map(|whose| Errand::Release(Target::Holder(whose))),
+            Deed::Unplug { at } => Some(Errand::Release(Target::Address(address(at)))),
+            Deed::Reserve { slot, at } => last(slot)
+                .map(|holder| Errand::Reserve(Reserve::Pod { holder, addresses: vec![address(at)] })),
+            Deed::Plug { at } => {
+                Some(Errand::Reserve(Reserve::Device { address: address(at), reason: "printer".into() }))
+            }
+            Deed::Move { from, to } => last(from).zip(last(to)).map(|(from, to)| Errand::Move(from, to)),
+        };
+        let Some(errand) = errand else { return };
+        let way = self.way(Op {
+            fates: fates.to_vec(),
+            deed: Some(deed),
+            ..self.op(Role::Desk, format!("{deed:?}"))
+        });
+        let there = way.clone();
+        self.spawn(&way, async move {
+            let now = there.state().now();
+            let scope = Scope { home: Some(ClusterName::new("prod").unwrap()), ..Scope::default() };
+            let (network, ifname) = (NetworkName::new("lan").unwrap(), IfName::new("eth0").unwrap());
+            let network = Some(&network);
+            let ended = match errand {
+                Errand::Release(target) => {
+                    leases::release(&there, &scope, &target, network, false, now, false).await.map(drop)
+                }
+                Errand::Reserve(what) => {
+                    leases::reserve(&there, &scope, &what, network, &ifname, now, false).await.map(drop)
+                }
+                Errand::Move(from, to) => {
+                    leases::move_leases(&there, &scope, &from, &to, network, now, false).await.map(drop)
+                }
+            };
+            if let Err(why) = ended {
+                there.state().tell(|| format!("{} is refused: {why}", there.op.what));
+            }
+        });
     }
 
     fn reap(&mut self, host: usize, pods: Lie, nodes: Lie, fates: &[(u8, Fate)]) {
@@ -1258,6 +1320,16 @@ impl State {
             let names = lease.iter().flat_map(|lease| &lease.addresses).filter_map(|a| a.pool.as_ref());
             names.filter_map(|name| self.mirror.pools.get(name)).any(|(pool, _)| !may_use(pool))
         });
-        waits || pools.iter().all(|(_, (pool, _))| !may_use(pool) || full(pool))
+        // A person reserved an address that the pool which is its pod's does not give out.
+        let holder = self.sandboxes_of(slot).first().map(|index| self.sandboxes[*index].holder.clone());
+        let lease = holder.and_then(|holder| self.lease_of(&holder)).filter(|lease| lease.reserved);
+        let own = pools.iter().map(|(_, (pool, _))| pool).max_by_key(|pool| pool.name().as_str() == "db");
+        let unfit = lease.zip(own).is_some_and(|(lease, own)| {
+            lease
+                .addresses
+                .iter()
+                .any(|a| a.pool.as_ref() != Some(own.name()) || own.range_of(a.address).is_none())
+        });
+        waits || unfit || pools.iter().all(|(_, (pool, _))| !may_use(pool) || full(pool))
     }
 }

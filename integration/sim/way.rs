@@ -24,7 +24,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     cluster::State,
-    history::{Fate, Lie},
+    history::{Deed, Fate, Lie},
 };
 
 /// When histories begin, by the API server's clock.
@@ -39,7 +39,10 @@ pub(crate) enum Role {
     /// The journal alone.
     Flush,
     Reap,
+    /// Who changes pools.
     Person,
+    /// Who changes leases by hand.
+    Desk,
 }
 
 /// An operation: a process that runs shipped code.
@@ -63,6 +66,8 @@ pub(crate) struct Op {
     pub(crate) fates: Vec<(u8, Fate)>,
     pub(crate) pods: Lie,
     pub(crate) nodes: Lie,
+    /// What a person does with it.
+    pub(crate) deed: Option<Deed>,
     pub(crate) calls: AtomicUsize,
     /// How many of its calls are held back.
     pub(crate) waits: AtomicUsize,
@@ -94,6 +99,7 @@ impl Op {
             fates: Vec::new(),
             pods: Lie::None,
             nodes: Lie::None,
+            deed: None,
             calls: 0.into(),
             waits: 0.into(),
             killed: false.into(),
