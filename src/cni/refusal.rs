@@ -185,11 +185,17 @@ pub(super) fn of(refusal: &Refusal) -> Error {
             "a newer sandbox of this pod has its lease",
             format!("container {container} on node {node}: {why}"),
         ),
-        Refusal::Arriving { container, node, memory: _ } => failure(
-            Code::TryAgain,
-            "another sandbox of this pod has its lease, or had it a moment ago",
-            format!("container {container} on node {node}: it may not be on the wire yet; try again in 5 s"),
-        ),
+        Refusal::Arriving { last, memory: _ } => {
+            let whose = match last {
+                Some((container, node)) => format!("container {container} on node {node}"),
+                None => "its address was reserved, or found in use".into(),
+            };
+            failure(
+                Code::TryAgain,
+                "another sandbox of this pod has its lease, or had it a moment ago",
+                format!("{whose}: it may not be on the wire yet; try again in 5 s"),
+            )
+        }
         Refusal::OtherHolder { container, holder } => failure(
             Code::TryAgain,
             format!("container {container} has an address on this interface, leased to {holder}"),
@@ -379,7 +385,7 @@ mod tests {
             "could not commit before the deadline, 1 conflicts; the store answers commits too late: leasehold doctor",
         );
         case(
-            &Refusal::Arriving { container: container.clone(), node: node(), memory: Box::default() },
+            &Refusal::Arriving { last: Some((container.clone(), node())), memory: Box::default() },
             11,
             "another sandbox of this pod has its lease, or had it a moment ago; container c1 on node n1: it may not be on the wire yet; try again in 5 s",
         );

@@ -17,6 +17,16 @@ pub const DECLINED_FOR_MS: i64 = 10 * 60 * 1000;
 /// its node ends it as soon as it is heard again.
 pub const DECLINED_UNCONFIRMED_FOR_MS: i64 = 60 * 1000;
 
+/// An address whose last sandbox was never DELed rests for so long at least, for its own pod, too: that sandbox may just have
+/// been leased it, and is heard by then.
+pub const UNCONFIRMED_FOR_MS: i64 = 5_000;
+
+/// How long an address that was given back rests, milliseconds.
+#[must_use]
+pub fn rests_ms(released: &Released, cool_down_ms: i64) -> i64 {
+    if released.unconfirmed { cool_down_ms.max(UNCONFIRMED_FOR_MS) } else { cool_down_ms }
+}
+
 /// A released key as it was read.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FreeOnce {
@@ -24,7 +34,7 @@ pub struct FreeOnce {
     pub released: Released,
     /// Its revision: which was given back longest ago, without a clock.
     pub revision: i64,
-    /// This run saw it unchanged for a whole cool-down, whatever its time says.
+    /// This run saw it unchanged for as long as it rests, whatever its time says.
     pub waited: bool,
     /// This run found that it may not take it.
     pub shunned: bool,
@@ -99,12 +109,12 @@ impl Chooser<'_> {
     /// Milliseconds until an address may be offered; 0 is now, `None` in the future of this clock.
     fn ready_in(&self, free: &FreeOnce) -> Option<i64> {
         let age = self.now.since(free.released.at);
-        let cooling =
-            if free.waited { Some(0) } else { (age >= 0).then(|| (self.cool_down_ms - age).max(0)) };
+        let rests = rests_ms(&free.released, self.cool_down_ms);
+        let cooling = if free.waited { Some(0) } else { (age >= 0).then(|| (rests - age).max(0)) };
         let Some(declined) = &free.released.declined else { return cooling };
         let age = self.now.since(declined.at);
         let aside = if free.released.unconfirmed { DECLINED_UNCONFIRMED_FOR_MS } else { DECLINED_FOR_MS };
-        Some((aside - age.max(0)).max(cooling.unwrap_or(0)))
+        (age >= 0).then(|| (aside - age).max(cooling.unwrap_or(0)))
     }
 
     /// The choice, in this order: its own released address; one with neither key; the longest released past its
@@ -118,11 +128,17 @@ impl Chooser<'_> {
                 && !free.shunned
         });
         if let Some((number, free)) = own {
-            return Choice::Take(Pick {
-                number: *number,
-                released: Some(free.revision),
-                probe: free.released.unconfirmed,
-            });
+            let probe = free.released.unconfirmed;
+            // No cool-down for its own, but for who may not be heard yet.
+            return match self.ready_in(free).filter(|_| probe) {
+                None if probe => {
+                    Choice::Cooling { ready_in_ms: UNCONFIRMED_FOR_MS, count: 1, future: Some(*number) }
+                }
+                Some(ready_in_ms @ 1..) => Choice::Cooling { ready_in_ms, count: 1, future: None },
+                Some(_) | None => {
+                    Choice::Take(Pick { number: *number, released: Some(free.revision), probe })
+                }
+            };
         }
         if let Some(number) = self.untouched(usable, window, start) {
             return Choice::Take(Pick { number, released: None, probe: false });
@@ -283,6 +299,36 @@ mod tests {
             Choice::Cooling { ready_in_ms: 4_000, count: 2, future: None },
         );
         case(&window(&[10, 11, 12, 13], &[]), Choice::Nothing);
+    }
+
+    /// Whoever had it may just have been leased it, and comes on the wire yet.
+    #[test]
+    fn what_nobody_deled_rests_also_for_its_own_pod_and_without_a_cool_down() {
+        let unconfirmed = |by, at| {
+            let mut free = free(by, at, 7);
+            free.released.unconfirmed = true;
+            free
+        };
+        let own = |at| window(&[11, 12, 13], &[(10, unconfirmed("me", at))]);
+        case(&own(6_000), Choice::Cooling { ready_in_ms: 1_000, count: 1, future: None });
+        case(&own(5_000), take(10, Some(7), true));
+        case(&own(10_001), Choice::Cooling { ready_in_ms: 5_000, count: 1, future: Some(10) });
+        let (me, cluster) = (pod("me"), ClusterName::new("c").unwrap());
+        let now = Timestamp(10_000);
+        let chooser = Chooser { holder: &me, cluster: &cluster, now, cool_down_ms: 0, chance: 0 };
+        let others = window(&[11, 12, 13], &[(10, unconfirmed("x", 9_000))]);
+        let wanted = Choice::Cooling { ready_in_ms: 4_000, count: 1, future: None };
+        assert_eq!(chooser.choose(&set(10, 13), &others, 12), wanted);
+    }
+
+    #[test]
+    fn a_decline_in_the_future_is_named() {
+        let mut declined = free("x", 0, 2);
+        declined.released.declined = Some(Declined { mac: "m".into(), at: Timestamp(10_001) });
+        case(
+            &window(&[10, 11, 12], &[(13, declined)]),
+            Choice::Cooling { ready_in_ms: 5_000, count: 1, future: Some(13) },
+        );
     }
 
     #[test]

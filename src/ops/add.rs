@@ -566,19 +566,24 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
     /// Whoever has the lease may have bound it just now, and not be heard yet; also who had it, if a pass or a person gave it
     /// back in between. On another node its clock says nothing of that, but that it was long ago.
     async fn let_it_arrive(&self, view: &View, lease: &Stored<Lease>) -> Result<(), Refusal> {
-        let last = lease.value.last().filter(|_| lease.value.bound().is_some() || lease.value.unconfirmed);
-        let Some(stamp) = last.filter(|stamp| self.outlives(stamp)) else { return Ok(()) };
-        let gone = if stamp.node == self.ctx.node.node {
-            self.since(stamp.boot_clock)
-        } else if self.ctx.clock.now().since(stamp.at) > 2 * MOST_SKEW_MS {
+        if lease.value.bound().is_none() && !lease.value.unconfirmed {
             return Ok(());
-        } else {
-            self.seen_for(view, lease)
+        }
+        let last = lease.value.last();
+        if last.is_some_and(|stamp| !self.outlives(stamp)) {
+            return Ok(());
+        }
+        // Of what a person took from somebody nothing but that is known.
+        let (node, at) = last.map_or((None, lease.value.since), |stamp| (Some(&stamp.node), stamp.at));
+        let gone = match last.filter(|_| node == Some(&self.ctx.node.node)) {
+            Some(stamp) => self.since(stamp.boot_clock),
+            None if self.ctx.clock.now().since(at) > 2 * MOST_SKEW_MS => return Ok(()),
+            None => self.seen_for(view, lease),
         };
         let left = TO_ARRIVE.saturating_sub(gone);
         if !left.is_zero() && Instant::now() + left + TO_PROBE > self.ctx.deadline {
-            let (container, node) = (stamp.container.clone(), stamp.node.clone());
-            return Err(Refusal::Arriving { container, node, memory: Box::new(self.memory(view, None)) });
+            let last = last.map(|stamp| (stamp.container.clone(), stamp.node.clone()));
+            return Err(Refusal::Arriving { last, memory: Box::new(self.memory(view, None)) });
         }
         sleep(left).await;
         Ok(())

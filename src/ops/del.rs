@@ -56,9 +56,9 @@ pub async fn del<S: Store, W, C: Clock, L: Log>(
     why: &str,
 ) -> Result<End, Refusal> {
     loop {
-        let (lease, mut memory) = find(ctx, request).await?;
+        let Known { lease, is_frozen, mut memory } = find(ctx, request).await?;
         let Some(lease) = lease else { return Ok(End { lease: None, memory }) };
-        if let Some(revision) = unbind(ctx, &lease, why).await? {
+        if let Some(revision) = unbind(ctx, &lease, is_frozen, why).await? {
             memory.revision = memory.revision.max(revision);
             return Ok(End { lease: Some(lease.value.id), memory });
         }
@@ -79,9 +79,10 @@ pub async fn end_by_container<S: Store, W, C: Clock, L: Log>(
 async fn unbind<S: Store, W, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
     lease: &Stored<Lease>,
+    unconfirmed: bool,
     why: &str,
 ) -> Result<Option<Revision>, Refusal> {
-    let txn = commit::shown(changes::unbind(lease, false, ctx.clock.now()));
+    let txn = commit::shown(changes::unbind(lease, unconfirmed, ctx.clock.now()));
     match commit::surely(ctx.store, &txn, ctx.deadline).await? {
         Sent::Applied(revision) => {
             let what = match (lease.value.sticky, lease.value.reserved) {
@@ -104,11 +105,20 @@ async fn unbind<S: Store, W, C: Clock, L: Log>(
     }
 }
 
+/// What a DEL finds.
+struct Known {
+    /// The lease that is bound to its container.
+    lease: Option<Stored<Lease>>,
+    /// Then the store may have been set back, and the address may be another's since.
+    is_frozen: bool,
+    memory: Memory,
+}
+
 /// The lease that is bound to this container.
 async fn find<S: Store, W, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
     request: &Del,
-) -> Result<(Option<Stored<Lease>>, Memory), Refusal> {
+) -> Result<Known, Refusal> {
     let attachment = keys::attachment(&AttachmentId {
         cluster: request.cluster.clone(),
         node: request.node.clone(),
@@ -135,11 +145,13 @@ async fn find<S: Store, W, C: Clock, L: Log>(
     let snapshot = commit::read(ctx.store, &reads, None, ctx.deadline).await?;
     let read_at = ctx.clock.boot_clock();
     let mut memory = Memory::default();
+    let mut is_frozen = snapshot.entry(meta + 1).is_some();
     if let Some(known) = snapshot.entry(meta).map(record::decode_meta).transpose()? {
         if let Some(why) = view::went_back(&ctx.memory, &known, snapshot.revision)
             && snapshot.entry(meta + 1).is_none()
         {
             view::freeze(ctx, why).await?;
+            is_frozen = true;
         }
         memory = ctx.remembers(&known.store, snapshot.revision, read_at, iter::empty());
     }
@@ -153,14 +165,14 @@ async fn find<S: Store, W, C: Clock, L: Log>(
     };
     for at in 1..meta {
         if let Some(lease) = ours(ctx, request, snapshot.entry(at))? {
-            return Ok((Some(lease), memory));
+            return Ok(Known { lease: Some(lease), is_frozen, memory });
         }
     }
     let Some(named) = named.filter(|named| !ids.contains(named)) else {
-        return Ok((None, memory));
+        return Ok(Known { lease: None, is_frozen, memory });
     };
     let more = commit::read(ctx.store, &[Read::Get(keys::lease(&named))], None, ctx.deadline).await?;
-    Ok((ours(ctx, request, more.entry(0))?, memory))
+    Ok(Known { lease: ours(ctx, request, more.entry(0))?, is_frozen, memory })
 }
 
 fn ours<S, W, C, L: Log>(

@@ -13,7 +13,7 @@ use super::{Change, Clock, Context, Heard, Log, Refusal, Usage, Wire, commit};
 use crate::{
     domain::{
         addr::{AddrRange, AddrSet, Family, number},
-        choose::{Choice, Chooser, FreeOnce, Pick, WINDOW, Window, window_around},
+        choose::{Choice, Chooser, FreeOnce, Pick, WINDOW, Window, rests_ms, window_around},
         lease::{AddressHolder, Declined, Holder, Lease, LeaseId, LeasedAddress},
         names::{ClusterName, DomainName, PoolName},
         pool::{Dns, NodeLost, Pool, ProbeRule, Range, Route},
@@ -332,7 +332,8 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
                 if first.0 != revision {
                     *first = (revision, now);
                 }
-                let waited = now.duration_since(first.1) >= self.source.cool_down;
+                let rests = rests_ms(&stored.value, self.cool_down_ms());
+                let waited = now.duration_since(first.1).as_millis() >= u128::try_from(rests).unwrap_or(0);
                 let shunned = hunt.shunned.contains(&place);
                 window.released.insert(place, FreeOnce { released: stored.value, revision, waited, shunned });
             }
@@ -358,9 +359,13 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
             holder,
             cluster,
             now: self.ctx.clock.now(),
-            cool_down_ms: i64::try_from(self.source.cool_down.as_millis()).unwrap_or(i64::MAX),
+            cool_down_ms: self.cool_down_ms(),
             chance: self.ctx.clock.chance(),
         }
+    }
+
+    fn cool_down_ms(&self) -> i64 {
+        i64::try_from(self.source.cool_down.as_millis()).unwrap_or(i64::MAX)
     }
 
     /// Gives the hunt a pick, or says how the search ends.
@@ -462,7 +467,15 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
                 return Ok(None);
             }
             if let Some((address, by)) = hunt.want.clone() {
-                let reason = format!("it was given back a moment ago and is ready in {ready_in_ms} ms");
+                let free = hunt.window.as_ref().and_then(|window| window.released.get(&number(address)));
+                let reason = match free.and_then(|free| free.released.declined.as_ref()) {
+                    Some(declined) => format!(
+                        "{} answered on it at {}; it is asked again in {ready_in_ms} ms",
+                        declined.mac,
+                        record::format_time(declined.at)
+                    ),
+                    None => format!("it was given back a moment ago and is ready in {ready_in_ms} ms"),
+                };
                 return Err(Refusal::RequestedTaken { address, by, reason });
             }
             return Ok(Some(Found::Cooling { label: self.source.label.clone(), count, ready_in_ms }));
@@ -578,7 +591,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
         Ok(true)
     }
 
-    /// A release time in the future is rewritten to now: clocks differ.
+    /// A time in the future is rewritten to now: clocks differ.
     async fn rewrite(&self, hunt: &Hunt<'_>, place: u128) -> Result<(), Refusal> {
         let address = hunt.family().address(place);
         let key = keys::released(&self.source.domain, address);
@@ -587,26 +600,32 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
             return Ok(());
         };
         let now = self.ctx.clock.now();
-        if stored.value.at <= now {
+        if stored.value.at <= now && stored.value.declined.as_ref().is_none_or(|declined| declined.at <= now)
+        {
             return Ok(());
         }
         let txn = changes::refresh_released(&self.source.domain, address, &stored, now);
         let _ = commit::surely(self.ctx.store, &txn, self.ctx.deadline).await?;
         self.ctx.log.note(&format!(
-            "{address} was given back in the future of this node's clock: its cool-down begins now"
+            "{address} was given back, or declined, in the future of this node's clock: its time begins now"
         ));
         Ok(())
     }
 
     /// Who has a requested address.
     async fn taken(&self, address: IpAddr, by: String) -> Result<Refusal, Refusal> {
-        let key = keys::address(&self.source.domain, address);
-        let snapshot = commit::read(self.ctx.store, &[Read::Get(key)], None, self.ctx.deadline).await?;
+        let domain = &self.source.domain;
+        let reads = [Read::Get(keys::address(domain, address)), Read::Get(keys::released(domain, address))];
+        let snapshot = commit::read(self.ctx.store, &reads, None, self.ctx.deadline).await?;
+        let unreadable = snapshot.entry(1).and_then(|entry| record::decode_released(entry).err());
         let reason = match snapshot.entry(0).map(record::decode_address) {
             Some(Ok(AddressHolder::Lease(id))) => format!("{id} has it"),
             Some(Ok(AddressHolder::Device { reason, .. })) => format!("reserved: {reason}"),
             Some(Err(error)) => error.to_string(),
-            None => "somebody else answers on it".into(),
+            None => unreadable.map_or_else(
+                || "somebody else had it a moment ago: try again".into(),
+                |error| error.to_string(),
+            ),
         };
         Ok(Refusal::RequestedTaken { address, by, reason })
     }

@@ -232,12 +232,10 @@ pub enum Refusal {
         memory: Box<Memory>,
     },
     /// Another sandbox may just have bound the pod's lease, and there is no time left to let it be heard.
-    #[error("the lease was bound to container {container} on node {node}, perhaps a moment ago")]
+    #[error("the lease, or its address, was another sandbox's, perhaps a moment ago")]
     Arriving {
-        /// Its container.
-        container: ContainerId,
-        /// Its node.
-        node: NodeName,
+        /// Its container and node, where they are known.
+        last: Option<(ContainerId, NodeName)>,
         /// What the node should remember of the store: with it the next ADD need not wait.
         memory: Box<Memory>,
     },
