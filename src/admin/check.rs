@@ -19,8 +19,9 @@ use crate::{
         names::DomainName,
         pool::{Networks, Pool, Serve},
         select::is_sticky,
+        workload::ordinal,
     },
-    store::{Compare, Key, Revision, Store, Txn, keys, repairs},
+    store::{Compare, Key, Read, Revision, Store, Txn, keys, record, repairs},
 };
 
 /// What became of a note.
@@ -214,7 +215,12 @@ impl<'a> Plans<'a> {
         if let Some(known) = restores.and_then(|id| self.restored.get(id)) {
             return Ok(*known);
         }
-        let Some(txn) = self.of(note) else { return Ok(Repair::ByHand) };
+        let Some(mut txn) = self.of(note) else { return Ok(Repair::ByHand) };
+        if let Some(id) = self.doubts(note)
+            && let Some(entry) = store.read(&[Read::Get(keys::lease(id))], None).await?.entry(0)
+        {
+            repairs::mark(&mut txn, &record::decode_lease(entry)?);
+        }
         let repair = match send(store, &txn).await? {
             Sent::Applied(_) => Repair::Done,
             Sent::Conflict => Repair::Changed,
@@ -223,6 +229,27 @@ impl<'a> Plans<'a> {
             self.restored.insert(id.clone(), repair);
         }
         Ok(repair)
+    }
+
+    /// The lease that takes an address which another may use: it is not bound, and its ADD must ask the wire first.
+    fn doubts<'n>(&'n self, note: &'n Note) -> Option<&'n LeaseId> {
+        let held = &self.contents.everything.addresses;
+        let found = if let Kind::HeldAndReleased { place } = &note.kind {
+            let holder = held.iter().find(|(held, _)| held == place).map(|(_, holder)| holder);
+            if let Some(AddressHolder::Lease(id)) = holder { Some((id, place)) } else { None }
+        } else if let Kind::AddressAstray { lease, place, .. } | Kind::LeaseWithoutAddress { lease, place } =
+            &note.kind
+        {
+            Some((lease, place))
+        } else {
+            None
+        };
+        let (id, place) = found?;
+        let released = self.contents.everything.released.iter().find(|(free, _)| free == place);
+        let (_, released) = released?;
+        let clean = !released.unconfirmed && released.declined.is_none() && released.by == id.holder;
+        let lease = self.leases.get(id)?;
+        (!clean && lease.bound().is_none() && !lease.unconfirmed).then_some(id)
     }
 
     /// When the container that has the lease was attached.
@@ -289,7 +316,10 @@ impl<'a> Plans<'a> {
         });
         let first = pools.first().copied();
         let lease = Lease {
-            sticky: is_sticky(first, &id.holder, None, None, &[]),
+            // Who kept it without a sandbox kept it for a pod that comes back: a person sees it, if it does not.
+            sticky: is_sticky(first, &id.holder, None, None, &[])
+                || stamp.is_none()
+                    && matches!(&id.holder, Holder::Pod { name, .. } if ordinal(name).is_some()),
             id: id.clone(),
             addresses,
             unconfirmed: stamp.is_none(),

@@ -537,8 +537,10 @@ pub async fn show<S: Store>(
     for entry in &found.released {
         rows.extend(released_row(entry, &found.pools));
     }
-    rows.extend(found.orphans.iter().map(|(place, id)| {
-        let reason = format!("{}: {MENDS_ORPHAN}", orphaned(id));
+    let orphans = found.orphans.iter().map(|(place, id)| (place, orphaned(id), MENDS_ORPHAN));
+    let astray = found.astray.iter().map(|(place, id)| (place, strayed(id), MENDS_ASTRAY));
+    rows.extend(orphans.chain(astray).map(|(place, what, mends)| {
+        let reason = format!("{what}: {mends}");
         let key = keys::address(&place.domain, place.address).to_string();
         invalid(Unreadable { key, subject: Subject::Address(place.clone()), reason, newer: false })
     }));
@@ -578,6 +580,17 @@ fn orphaned(id: &LeaseId) -> String {
     format!("is held by the lease of {id}, which is not there")
 }
 
+/// An address key whose lease does not list it, in words.
+fn strayed(id: &LeaseId) -> String {
+    format!("names the lease of {id}, which does not list it")
+}
+
+const MENDS_ASTRAY: &str = "`leasehold check` says what is to be done about it";
+
+fn lists(lease: &Lease, place: &Place) -> bool {
+    lease.addresses.iter().any(|a| a.address == place.address && a.domain == place.domain)
+}
+
 const MENDS_ORPHAN: &str =
     "`leasehold check --repair` writes that lease again, and so does the reaper; then it can be released";
 
@@ -591,6 +604,8 @@ struct Findings {
     devices: Vec<Entry>,
     /// Address keys whose lease is not there.
     orphans: Vec<(Place, LeaseId)>,
+    /// Address keys whose lease does not list them.
+    astray: Vec<(Place, LeaseId)>,
     released: Vec<Entry>,
     unreadable: Vec<Unreadable>,
 }
@@ -605,6 +620,7 @@ async fn find<S: Store>(store: &S, scope: &Scope, target: &Target) -> Result<Fin
         leases: Vec::new(),
         devices: Vec::new(),
         orphans: Vec::new(),
+        astray: Vec::new(),
         released: Vec::new(),
         unreadable: Vec::new(),
     };
@@ -660,8 +676,9 @@ async fn find_address<S: Store>(
             Ok(AddressHolder::Lease(id)) if !scope.takes(&id.cluster) => {}
             Ok(AddressHolder::Lease(id)) => {
                 let snapshot = store.read(&[Read::Get(keys::lease(&id))], None).await?;
-                match snapshot.entry(0) {
-                    Some(entry) => out.take_leases(std::slice::from_ref(entry), |_| true),
+                match snapshot.entry(0).map(|entry| (entry, record::decode_lease(entry))) {
+                    Some((_, Ok(lease))) if !lists(&lease.value, &place) => out.astray.push((place, id)),
+                    Some((entry, _)) => out.take_leases(std::slice::from_ref(entry), |_| true),
                     None => out.orphans.push((place, id)),
                 }
             }
@@ -681,6 +698,7 @@ impl Findings {
             inside(&stored.value.id) && domains.any(|domain| scope.takes_domain(domain))
         });
         self.orphans.retain(|(_, id)| inside(id));
+        self.astray.retain(|(_, id)| inside(id));
         self.unreadable.retain(|record| match &record.subject {
             Subject::Lease(id) => inside(id),
             Subject::Address(_)
@@ -697,6 +715,24 @@ impl Findings {
                 scope.takes(&stored.value.cluster) && scope.takes_holder(&stored.value.by)
             })
         });
+    }
+
+    /// The free address, if it is marked: with what was left there, or heard.
+    fn marked(&self, scope: &Scope) -> Result<Option<(Place, Stored<Released>)>, Error> {
+        let mut marked = self.released.iter().filter_map(|entry| {
+            let (domain, address) = keys::parse_released(&entry.key)?;
+            let stored = record::decode_released(entry).ok()?;
+            let is_marked = stored.value.unconfirmed || stored.value.declined.is_some();
+            (is_marked && scope.takes_domain(&domain)).then_some((Place { domain, address }, stored))
+        });
+        let first = marked.next();
+        match (&first, marked.next()) {
+            (Some((one, _)), Some((other, _))) => Err(Error::refused(
+                format!("{} is free in several domains: {}, {}", one.address, one.domain, other.domain),
+                "say which: --domain NAME",
+            )),
+            _ => Ok(first),
+        }
     }
 
     /// Leaves what one command may change: the leases of one cluster, in one domain.
@@ -832,6 +868,9 @@ pub async fn release<S: Store>(
     if let Some((place, id)) = found.orphans.first() {
         return Err(Error::refused(format!("{place} {}", orphaned(id)), MENDS_ORPHAN));
     }
+    if let Some((place, id)) = found.astray.first() {
+        return Err(Error::refused(format!("{place} {}", strayed(id)), MENDS_ASTRAY));
+    }
     if let (true, Some(record)) = (found.leases.is_empty(), found.unreadable.first()) {
         return Err(Error::wrong(
             format!("record {} cannot be read: {}", record.key, record.reason),
@@ -839,6 +878,9 @@ pub async fn release<S: Store>(
         ));
     }
     if found.leases.is_empty() && found.devices.is_empty() {
+        if let Some(marked) = found.marked(scope)? {
+            return vouch(store, marked, force, now, dry).await;
+        }
         return Err(nothing(target, scope, network, &found.domains));
     }
     if let (Some(bound), false) = (found.leases.iter().find(|s| s.value.bound().is_some()), force) {
@@ -849,13 +891,10 @@ pub async fn release<S: Store>(
             "delete the pod, and its lease ends with it; --force releases the address of a pod that may still answer on it",
         ));
     }
-    if let (Some(adopted), false) = (found.leases.iter().find(|s| s.value.is_adopted()), force) {
+    if let (Some(running), false) = (found.leases.iter().find(|s| s.value.may_run()), force) {
+        let (what, why) = unproven(&running.value);
         return Err(Error::refused(
-            format!(
-                "{} was adopted with {}: its pod ran, and no DEL has come",
-                adopted.value.id.holder,
-                texts(&adopted.value)
-            ),
+            format!("{what}: {why}"),
             "delete the pod, and the reaper ends its lease; --force releases the address of a pod that may still answer on it",
         ));
     }
@@ -863,12 +902,16 @@ pub async fn release<S: Store>(
         Some(stored) => told_cluster(store, &stored.value.id.cluster).await?,
         None => None,
     };
+    let frozen = store.read(&[Read::Get(keys::frozen())], None).await?.entry(0).map(|entry| entry.revision);
     let mut gone = Vec::new();
     for stored in &found.leases {
         let lease = &stored.value;
         let bound = lease.bound().is_some();
-        let unconfirmed = bound || lease.unconfirmed;
-        commit(store, &changes::give_back(stored, unconfirmed, now), &lease.id.to_string(), dry).await?;
+        // A store that is frozen may not know who uses an address.
+        let unconfirmed = bound || lease.unconfirmed || frozen.is_some();
+        let mut txn = changes::give_back(stored, unconfirmed, now);
+        txn.compares.push(changes::as_read(keys::frozen(), frozen));
+        commit(store, &txn, &lease.id.to_string(), dry).await?;
         gone.push(Gone {
             whose: told(&lease.id, cluster.as_ref()),
             addresses: lease.addresses.iter().map(|a| a.address).collect(),
@@ -896,6 +939,31 @@ pub async fn release<S: Store>(
     Ok(gone)
 }
 
+/// A person says of a free address that nobody answers on it, whatever was left or heard there.
+async fn vouch<S: Store>(
+    store: &S,
+    (place, released): (Place, Stored<Released>),
+    force: bool,
+    now: Timestamp,
+    dry: bool,
+) -> Result<Vec<Gone>, Error> {
+    let by = &released.value.by;
+    if !force {
+        let why = match &released.value.declined {
+            Some(declined) => format!("{place} is free, but {} answered on it", declined.mac),
+            None => format!("{place} is free, but {by}, which had it, may still answer on it"),
+        };
+        return Err(Error::refused(
+            why,
+            "it is probed before its next use; --force says that nobody answers on it, where it cannot be",
+        ));
+    }
+    let txn = changes::vouch(&place.domain, place.address, &released, now);
+    commit(store, &txn, &place.to_string(), dry).await?;
+    let whose = format!("{by}, which had it");
+    Ok(vec![Gone { whose, addresses: vec![place.address], bound: false, unconfirmed: false }])
+}
+
 /// A released key names who had the address; a device has no pod.
 fn device_holder() -> Result<ContainerId, Error> {
     ContainerId::new("device").map_err(|error| Error::wrong(error.to_string(), ""))
@@ -903,6 +971,19 @@ fn device_holder() -> Result<ContainerId, Error> {
 
 fn local_cluster() -> Result<ClusterName, Error> {
     ClusterName::new("local").map_err(|error| Error::wrong(error.to_string(), ""))
+}
+
+/// What a lease is that is not bound and may be in use; and why nobody knows.
+fn unproven(lease: &Lease) -> (String, &'static str) {
+    let (holder, addresses) = (&lease.id.holder, texts(lease));
+    if lease.reserved {
+        (
+            format!("{addresses} is reserved for {holder}, and unconfirmed"),
+            "nobody has asked who runs with it",
+        )
+    } else {
+        (format!("{holder} was adopted with {addresses}"), "its pod ran, and no DEL has come")
+    }
 }
 
 fn texts(lease: &Lease) -> String {
@@ -976,13 +1057,9 @@ pub async fn move_leases<S: Store>(
                 ));
             }
         }
-        if lease.is_adopted() {
+        if lease.may_run() {
             return Err(Error::refused(
-                format!(
-                    "{} was adopted with {}: its pod may run, and is not moved",
-                    lease.id.holder,
-                    texts(lease)
-                ),
+                format!("{}: its pod may run, and is not moved", unproven(lease).0),
                 "restart the pod, so that its lease is bound; then delete it",
             ));
         }
@@ -1239,9 +1316,10 @@ impl<S: Store> Desk<'_, S> {
             let released = snapshot.entry(first + 2 * position + 1);
             if let Some(entry) = released {
                 let value: Released = record::decode_released(entry)?.value;
-                // Another's sandbox may still answer while it is taken down.
+                // Another's sandbox may still answer for a moment.
                 let own = value.by == id.holder && value.cluster == id.cluster;
-                unconfirmed |= value.unconfirmed || value.declined.is_some() || !own;
+                unconfirmed |=
+                    value.unconfirmed || value.declined.is_some() || !own && value.at.is_recent(self.now);
             }
             takes.push(changes::Take { address: address.clone(), released: released.map(|e| e.revision) });
         }

@@ -7,6 +7,9 @@ use super::names::{
     PoolName, Uid,
 };
 
+/// So long after the end of a sandbox a person's change takes it for one that may still be heard.
+const STILL_HEARD_MS: i64 = 60_000;
+
 /// A moment of a wall clock: milliseconds since 1970. Clocks of nodes differ: nothing safe rests on it alone.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Timestamp(pub i64);
@@ -16,6 +19,12 @@ impl Timestamp {
     #[must_use]
     pub const fn since(self, earlier: Self) -> i64 {
         self.0.saturating_sub(earlier.0)
+    }
+
+    /// May what ended then still be heard? macvlan's DEL asks its IPAM before it removes the link, and clocks of hosts differ.
+    #[must_use]
+    pub const fn is_recent(self, now: Self) -> bool {
+        now.since(self) < STILL_HEARD_MS
     }
 }
 
@@ -199,6 +208,12 @@ impl Lease {
     #[must_use]
     pub const fn is_adopted(&self) -> bool {
         matches!(self.binding, Binding::Idle(None)) && !self.reserved
+    }
+
+    /// Not bound, and yet in use perhaps: it was adopted, or nobody has asked the wire about what is reserved.
+    #[must_use]
+    pub const fn may_run(&self) -> bool {
+        self.is_adopted() || self.reserved && self.unconfirmed && self.bound().is_none()
     }
 
     /// What becomes of it when its pod is found running although no sandbox is known to have it: nobody knows that

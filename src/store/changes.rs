@@ -18,6 +18,7 @@
 //! | [`reaped`] | C=r | put C with the time of a pass |
 //! | [`register`] | M, C =r or =0 | put those of M and C that are missing |
 //! | [`unregister`] | C=r, and perhaps no lease of it written since R | del C |
+//! | [`vouch`] (a person) | A=0 R=r | put R without its marks |
 //! | [`forget`] | R=r (not marked) | del R |
 //! | [`reserve`] | L=0 F=0 or =r, A=0 R=0 or =r, P | put L A, del R |
 //! | [`reserve_device`] | A=0 R=0 or =r | put A, del R |
@@ -291,10 +292,22 @@ pub fn decline(
     put_released(domain, address, old, &released)
 }
 
-/// A released key whose time lies in the future (clocks differ) begins its cool-down now.
+/// A released key whose times lie in the future (clocks differ) begins them now.
 #[must_use]
 pub fn refresh_released(domain: &DomainName, address: IpAddr, old: &Stored<Released>, now: Timestamp) -> Txn {
-    put_released(domain, address, Some(old), &Released { at: now, ..old.value.clone() })
+    let mut released = old.value.clone();
+    released.at = released.at.min(now);
+    if let Some(declined) = &mut released.declined {
+        declined.at = declined.at.min(now);
+    }
+    put_released(domain, address, Some(old), &released)
+}
+
+/// A person says that nobody answers on a free address, where no probe can.
+#[must_use]
+pub fn vouch(domain: &DomainName, address: IpAddr, old: &Stored<Released>, now: Timestamp) -> Txn {
+    let released = Released { at: now, unconfirmed: false, declined: None, ..old.value.clone() };
+    put_released(domain, address, Some(old), &released)
 }
 
 fn put_released(
@@ -425,8 +438,8 @@ pub fn release_device(
     txn
 }
 
-/// A lease that no sandbox uses goes to another pod. `None` if it is bound. Its last sandbox may still be heard, so the other
-/// pod's ADD asks the wire first.
+/// A lease that no sandbox uses goes to another pod. `None` if it is bound. Its last sandbox may still be heard for a moment, so
+/// the other pod's ADD asks the wire first.
 #[must_use]
 pub fn move_lease(from: &Stored<Lease>, to: &LeaseId, now: Timestamp) -> Option<Txn> {
     if from.value.bound().is_some() {
@@ -436,7 +449,7 @@ pub fn move_lease(from: &Stored<Lease>, to: &LeaseId, now: Timestamp) -> Option<
     lease.id = to.clone();
     lease.since = now;
     lease.seen = None;
-    lease.unconfirmed |= from.value.last().is_some();
+    lease.unconfirmed |= from.value.last().is_some() && from.value.since.is_recent(now);
     let (old, new) = (keys::lease(&from.value.id), keys::lease(to));
     let mut txn = Txn::default();
     txn.compare(Compare::Unchanged(old.clone(), from.revision));

@@ -13,8 +13,15 @@
 //! | held and released | A=r R=r | del R |
 //! | pool not indexed | P=r S=0 | put S |
 //! | stale entry of the index | S=r, P=0 or =r | del S |
+//!
+//! A lease that is not bound and takes what R has as another's or unconfirmed is marked with it: L=r, put L.
 
-use super::{Compare, Key, Revision, Txn, Write, changes::as_read, keys, record};
+use super::{
+    Compare, Key, Revision, Txn, Write,
+    changes::as_read,
+    keys,
+    record::{self, Stored},
+};
 use crate::domain::{
     audit::{Attachment, Place},
     lease::{Lease, LeaseId, Released, Timestamp},
@@ -126,6 +133,14 @@ pub fn give_address(
         writes,
         otherwise: Vec::new(),
     }
+}
+
+/// A repair that gives a lease an address which another may use: its ADD asks the wire first.
+pub fn mark(txn: &mut Txn, lease: &Stored<Lease>) {
+    let key = keys::lease(&lease.value.id);
+    let marked = Lease { unconfirmed: true, ..lease.value.clone() };
+    txn.compares.push(Compare::Unchanged(key.clone(), lease.revision));
+    txn.writes.push(Write::Put(key, record::encode_lease(&marked, Some(&lease.raw))));
 }
 
 /// A bound lease gets its attachment.
