@@ -638,7 +638,9 @@ fn fates(dice: &mut Dice, calls: usize, whole: bool) -> Vec<(u8, Fate)> {
             // An ADD on a full pool, with the journal after it, makes many.
             let calls = if dice.below(6) == 0 { 24 } else { calls };
             let call = u8_below(dice, calls);
-            let later = u8_below(dice, 6);
+            // A message may be on its way for the rest of the history.
+            let most = if dice.below(6) == 0 { 40 } else { 6 };
+            let later = u8_below(dice, most);
             let fate = match dice.below(if whole { 14 } else { 12 }) {
                 0..3 => Fate::Hold(1 + later),
                 3..5 => Fate::HoldAnswer(1 + later),

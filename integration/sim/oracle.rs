@@ -40,6 +40,8 @@ const LOST_AFTER_MS: i64 = 30_000;
 const FINISHED_AFTER_MS: i64 = 120_000;
 /// So long after its bind a sandbox is heard, or its ADD has bound it anew, or it never runs.
 const ARRIVES_MS: i64 = 5_000;
+/// What has ended so long ago is heard no more, whatever a person does with it.
+const DESK_MS: i64 = 5_000;
 /// Since when a lease is held is a node's clock: off by less than this.
 const DOUBT_MS: i64 = 400_000;
 
@@ -317,6 +319,13 @@ impl State {
                 self.given.extend(new.map(|_| (place.clone(), op.skew)));
             }
         }
+        for old in before.leases.iter().filter_map(|(_, old)| old.as_ref()) {
+            let by = old.last().and_then(|stamp| self.skew_of(&stamp.node));
+            if matches!(op.deed, Some(Deed::Move { .. })) && by != Some(op.skew) {
+                let until = Timestamp(self.now().0 + LINGER_MS);
+                self.hasty.extend(old.addresses.iter().map(|a| (a.address, until)));
+            }
+        }
         for (key, old) in &before.leases {
             let missed = |lease: &Lease| lease.seen.as_ref().and_then(|seen| seen.missed);
             let new = self.mirror.leases.get(key).and_then(missed);
@@ -358,7 +367,11 @@ impl State {
             (Some(stamp), Some(next)) if stamp.container != next.container || stamp.node != next.node => {
                 self.judge_take_over(op, old, stamp, next, now, out);
             }
-            (Some(_), Some(_)) => {}
+            (Some(_), Some(_)) => {
+                if let Some(new) = new {
+                    Self::judge_note_alone(op, old, new, out);
+                }
+            }
             (None, Some(_)) => {
                 if op.role != Role::Add {
                     out.push(format!("5: binds the lease of {}", old.id.holder));
@@ -369,8 +382,10 @@ impl State {
                     self.judge_silence(op, old, new, "may be another's in a store that is frozen", out);
                 }
             }
-            (None, None) if new.is_none() => self.judge_held_end(op, old, now, out),
-            (None, None) => {}
+            (None, None) => match new {
+                None => self.judge_held_end(op, old, now, out),
+                Some(new) => Self::judge_note_alone(op, old, new, out),
+            },
         }
         if let Some(new) = new
             && op.role == Role::Reap
@@ -381,6 +396,28 @@ impl State {
             && op.role == Role::Add
         {
             self.judge_return(op, old, new, out);
+        }
+    }
+
+    /// What changes nothing of who has what.
+    fn judge_note_alone(op: Actor<'_>, old: &Lease, new: &Lease, out: &mut Vec<String>) {
+        let holder = &old.id.holder;
+        if old.addresses != new.addresses {
+            out.push(format!("5: {holder} had {:?}, and a note makes it {:?}", old.addresses, new.addresses));
+        }
+        if op.role == Role::Add {
+            return;
+        }
+        if old.binding != new.binding {
+            out.push(format!("5: a note makes the lease of {holder} another run's"));
+        }
+        if old.unconfirmed != new.unconfirmed {
+            out.push(format!("5: a note changes the mark of what {holder} had"));
+        }
+        let reserves = op.role == Role::Desk && !old.reserved;
+        let becomes_sticky = op.role == Role::Reap && !old.sticky;
+        if old.reserved != new.reserved && !reserves || old.sticky != new.sticky && !becomes_sticky {
+            out.push(format!("5: a note changes for how long {holder} has its addresses"));
         }
     }
 
@@ -618,7 +655,7 @@ impl State {
                 continue;
             }
             if op.role == Role::Desk {
-                self.judge_errand(new, out);
+                self.judge_errand(op, new, out);
             } else if op.role != Role::Add {
                 out.push(format!("5: takes {} for {}", leased.address, new.id.holder));
             } else if !had && self.mirror.frozen.is_some() {
@@ -650,11 +687,12 @@ impl State {
     }
 
     /// What a person gives a pod that does not run: who had it may still be heard.
-    fn judge_errand(&self, new: &Lease, out: &mut Vec<String>) {
+    fn judge_errand(&self, op: Actor<'_>, new: &Lease, out: &mut Vec<String>) {
+        let reserves = matches!(op.deed, Some(Deed::Reserve { .. }));
         if new.bound().is_some() {
             out.push(format!("5: a person binds the lease of {}", new.id.holder));
         }
-        if self.mirror.frozen.is_some() && !new.unconfirmed {
+        if reserves && self.mirror.frozen.is_some() && !new.unconfirmed {
             out.push(format!("8: {} is to have unasked what a frozen store has as free", new.id.holder));
         }
     }
@@ -712,13 +750,20 @@ impl State {
         let holder = &old.id.holder;
         let Holder::Pod { name, .. } = holder else { return };
         if op.role == Role::Desk {
-            for place in places(old).filter(|_| old.unconfirmed) {
+            let moves = matches!(op.deed, Some(Deed::Move { .. }));
+            let recent = old.last().is_some_and(|stamp| {
+                moves
+                    && self.skew_of(&stamp.node) == Some(op.skew)
+                    && now.since(old.since) + op.skew < DESK_MS
+            });
+            let frozen = self.mirror.frozen.is_some() && !moves;
+            for place in places(old).filter(|_| old.unconfirmed || recent || frozen) {
                 let moved = match self.mirror.held.get(&place) {
                     Some(AddressHolder::Lease(id)) => self.mirror.leases.get(&keys::lease(id)),
                     Some(AddressHolder::Device { .. }) | None => None,
                 };
                 if !moved.map_or_else(|| self.is_unconfirmed(&place), |lease| lease.unconfirmed) {
-                    out.push(format!("5: the mark on what {holder} had is lost: {place}"));
+                    out.push(format!("5: {place}, which {holder} had, is to be used unasked"));
                 }
             }
             return;
@@ -889,8 +934,10 @@ impl State {
             .and_then(|leased| self.mirror.pools.get(leased.pool.as_ref()?));
         let never = pool.is_some_and(|(pool, _)| pool.probe() == ProbeRule::Never);
         if op.role == Role::Desk {
-            // Asked for before its first use.
-            let clean = old.by == taken.holder && !old.unconfirmed && old.declined.is_none();
+            // What may still be heard is asked for before its first use.
+            let recent = old.by != taken.holder && now.since(old.at) + op.skew < DESK_MS;
+            let one_clock = self.given.get(place) == Some(&op.skew);
+            let clean = !old.unconfirmed && old.declined.is_none() && !(recent && one_clock);
             if !clean && !self.mirror.leases.get(&keys::lease(taken)).is_some_and(|lease| lease.unconfirmed) {
                 out.push(format!("4, 8: {place} was another's, and is to be used unasked"));
             }

@@ -1074,9 +1074,7 @@ impl<'h> Player<'h> {
         for node in 0..NODES {
             self.state().back(node);
         }
-        for document in self.history.setting.pools.clone() {
-            self.edit(document, Edit::Restore, true, &[]).await;
-        }
+        self.restore_pools().await;
         self.state().judge_truth();
         // Clocks differ by minutes, and what was declined is offered again.
         self.wait(660_000).await;
@@ -1116,6 +1114,24 @@ impl<'h> Player<'h> {
         }
     }
 
+    /// Each pool is as it was at first, but where a lease of it is of another domain.
+    async fn restore_pools(&mut self) {
+        for document in self.history.setting.pools.clone() {
+            self.edit(document, Edit::Restore, true, &[]).await;
+        }
+        let mut state = self.state();
+        for document in &self.history.setting.pools {
+            let wanted = Wanted::read("sim", document.clone()).unwrap();
+            let (name, domain) = (wanted.pool.name(), wanted.pool.domain());
+            let mut leased = state.mirror.leases.values().flat_map(|lease| &lease.addresses);
+            let stays = leased.any(|a| a.pool.as_ref() == Some(name) && a.domain != *domain);
+            let is_back = state.mirror.pools.get(name).is_some_and(|(pool, _)| *pool == wanted.pool);
+            if !is_back && !stays {
+                state.fault(format!("pool {name} is not as it was applied"));
+            }
+        }
+    }
+
     /// One node is dead and stays so; nothing else goes wrong any more. What its pods had is given back by the reaper alone,
     /// and so is what ended pods had whose DEL was lost, while the API has them still; and who comes instead of them gets an
     /// address.
@@ -1124,9 +1140,7 @@ impl<'h> Player<'h> {
         (0..NODES).filter(|node| *node != dead).for_each(|node| self.state().back(node));
         self.kill(|op| op.node == Some(dead));
         self.state().crash(dead);
-        for document in self.history.setting.pools.clone() {
-            self.edit(document, Edit::Restore, true, &[]).await;
-        }
+        self.restore_pools().await;
         // Nobody misses it sooner; and what was declined is offered again.
         self.wait(660_000).await;
         {
@@ -1217,11 +1231,8 @@ impl<'h> Player<'h> {
         }
         let wanted = {
             let state = self.state();
-            if slot < PODS {
-                state.pod_in(slot).is_some_and(|pod| state.lives(&pod) && pod.deleting.is_none())
-            } else {
-                state.sandboxes_of(slot).iter().any(|index| state.sandboxes[*index].stage == Stage::Up)
-            }
+            // Its runtime starts a container without a pod at any time.
+            slot >= PODS || state.pod_in(slot).is_some_and(|pod| state.lives(&pod) && pod.deleting.is_none())
         };
         if !wanted || self.runs(slot) {
             return;
