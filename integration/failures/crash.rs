@@ -50,6 +50,10 @@ enum Victim {
     Repeat,
     /// An ADD that tells the store of another pod's DEL, which is in the node's journal.
     Replay,
+    /// An ADD of a container whose DEL is in the node's journal.
+    Again,
+    /// An ADD whose answer cannot be written.
+    Undo,
     Del,
     /// A DEL while the store is down.
     DelToJournal,
@@ -59,9 +63,28 @@ enum Victim {
 impl Victim {
     const fn is_add(self) -> bool {
         match self {
-            Self::Add | Self::TakeOver | Self::Move | Self::Repeat | Self::Replay => true,
+            Self::Add
+            | Self::TakeOver
+            | Self::Move
+            | Self::Repeat
+            | Self::Replay
+            | Self::Again
+            | Self::Undo => true,
             Self::Del | Self::DelToJournal | Self::Gc => false,
         }
+    }
+
+    /// What it runs under, if these words are to watch it.
+    fn under(self, mut words: Vec<String>) -> Vec<String> {
+        if self == Self::Undo {
+            words.extend(["/bin/sh", "-c", "exec \"$0\" \"$@\" >/dev/full"].map(Into::into));
+        }
+        words
+    }
+
+    /// With which it ends, if nobody kills it.
+    fn code(self) -> i32 {
+        i32::from(self == Self::Undo)
     }
 }
 
@@ -112,7 +135,7 @@ impl Ground {
     /// What was there before; the pod's addresses.
     fn prepare(&self, victim: Victim) -> Option<Vec<String>> {
         match victim {
-            Victim::Add => return None,
+            Victim::Add | Victim::Undo => return None,
             Victim::Replay => {
                 let gone = |verb, host| self.call(verb, host, "gone").pod("shop/gone").run();
                 let _ = gone(Call::add, &self.node).addresses();
@@ -122,6 +145,7 @@ impl Ground {
             Victim::TakeOver
             | Victim::Move
             | Victim::Repeat
+            | Victim::Again
             | Victim::Del
             | Victim::DelToJournal
             | Victim::Gc => {}
@@ -130,13 +154,18 @@ impl Ground {
         if victim == Victim::Move {
             ground::bound_long_ago(&self.node, POD);
         }
+        if victim == Victim::Again {
+            self.call(Call::del, &self.down, "c1").run().is_silent();
+        }
         Some(had)
     }
 
     /// The call that is to die, its node and its container.
     fn call_of(&self, victim: Victim) -> (Call, &HostFile, &'static str) {
         let (verb, node, container) = match victim {
-            Victim::Add | Victim::Repeat | Victim::Replay => (Call::add as fn(&_) -> _, &self.node, "c1"),
+            Victim::Add | Victim::Repeat | Victim::Replay | Victim::Again | Victim::Undo => {
+                (Call::add as fn(&_) -> _, &self.node, "c1")
+            }
             Victim::TakeOver => (Call::add as _, &self.node, "c2"),
             Victim::Move => (Call::add as _, &self.other, "c2"),
             Victim::Del => (Call::del as _, &self.node, "c1"),
@@ -153,7 +182,7 @@ impl Ground {
     fn kill(&self, victim: Victim, at: &Moment) -> bool {
         let had = self.prepare(victim);
         let (call, node, container) = self.call_of(victim);
-        let ended = call.under(at.killing()).run();
+        let ended = call.under(victim.under(at.killing())).run();
         let lived = ended.0.killed_by().is_none();
 
         // All of it or nothing.
@@ -173,8 +202,9 @@ impl Ground {
             assert_eq!((Some(told.collect()), by), (has.clone(), Some(container)));
         }
         if lived {
-            let done = if victim.is_add() { said.is_some() } else { by.is_none() || in_journal };
-            assert!(done && ended.0.code() == Some(0), "{ended:?}");
+            let undone = by.is_none() || in_journal;
+            let done = if victim.is_add() && victim != Victim::Undo { said.is_some() } else { undone };
+            assert!(done && ended.0.code() == Some(victim.code()), "{ended:?}");
         }
 
         // An entry of the journal is told by the node's next run, or finds a successor there.
@@ -274,8 +304,8 @@ impl Moment {
         ground.prepare(victim);
         let trace = ground.node.folder().join("trace");
         let words = ["/usr/bin/strace", "-qq", "-o", trace.to_str().unwrap(), "--"].map(Into::into);
-        let ended = ground.call_of(victim).0.under(words).run();
-        assert_eq!(ended.0.code(), Some(0), "{ended:?}");
+        let ended = ground.call_of(victim).0.under(victim.under(words.into())).run();
+        assert_eq!(ended.0.code(), Some(victim.code()), "{ended:?}");
         let mut turns = BTreeMap::new();
         let text = fs::read_to_string(trace).unwrap();
         let calls = text.lines().filter_map(|line| line.split_once('(')).map(|(call, _)| call);
@@ -319,7 +349,8 @@ fn kill_everywhere(fresh: fn() -> Ground, victims: &[Victim], at_once: usize) {
 #[test]
 fn an_add_that_is_killed_leaves_all_or_nothing() {
     require!(Part::Etcd(Version::V36), Part::Program("strace"));
-    kill_everywhere(Ground::on_etcd, &[Victim::Add, Victim::TakeOver, Victim::Repeat], 2);
+    let victims = [Victim::Add, Victim::TakeOver, Victim::Repeat, Victim::Again, Victim::Undo];
+    kill_everywhere(Ground::on_etcd, &victims, 2);
     // These wait for the wire, and for a store that is down.
     kill_everywhere(Ground::on_etcd, &[Victim::Move, Victim::Replay], 16);
 }
