@@ -194,7 +194,7 @@ fn b125_what_is_reserved_is_given_to_nobody_else() {
     );
     assert_eq!(
         cli(&host, "lease release --workload shop/db").success(),
-        "10.0.0.1 released from shop/db-0 eth0 on lan100\n10.0.0.2 released from shop/db-5 eth0 on lan100\n"
+        "10.0.0.1 released from shop/db-0 eth0 on lan100\n10.0.0.2 released from shop/db-5 eth0 on lan100; it is probed before its next use\n"
     );
     cli(&host, "check").success();
 }

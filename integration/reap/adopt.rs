@@ -559,8 +559,12 @@ async fn what_a_person_reserved_stays_so_and_is_probed_if_its_pod_runs() {
     let _ = scene.world.apply_txn(&leasehold::store::changes::note(&stored, &reserved));
     scene.adopts(Ask::default()).await;
     let shown = scene.world.show();
-    let line = format!("L shop/db-0 reserved {address} A on n1 sticky reserved unconfirmed");
+    let line = format!("L shop/db-0 reserved {address} sticky reserved unconfirmed");
     assert!(shown.contains(&line), "{shown}");
+    // Nor is it released for a mistake.
+    let why =
+        format!("{address} is reserved for shop/db-0, and unconfirmed: its pod, or another, may run with it");
+    assert_eq!(scene.releases("shop/db-0", false).await, Err(why));
 }
 
 #[tokio::test(start_paused = true)]

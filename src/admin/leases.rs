@@ -979,7 +979,7 @@ fn unproven(lease: &Lease) -> (String, &'static str) {
     if lease.reserved {
         (
             format!("{addresses} is reserved for {holder}, and unconfirmed"),
-            "nobody has asked who runs with it",
+            "its pod, or another, may run with it",
         )
     } else {
         (format!("{holder} was adopted with {addresses}"), "its pod ran, and no DEL has come")

@@ -437,7 +437,7 @@ mod tests {
         let target = Target::Holder(pod("shop/db-0"));
         fails(
             leases::release(&store, &scope(), &target, None, false, NOW, false).await,
-            &format!("{why}: nobody has asked who runs with it"),
+            &format!("{why}: its pod, or another, may run with it"),
         );
         let to = pod("shop/db-8");
         fails(

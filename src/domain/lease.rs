@@ -210,10 +210,10 @@ impl Lease {
         matches!(self.binding, Binding::Idle(None)) && !self.reserved
     }
 
-    /// Not bound, and yet in use perhaps: it was adopted, or nobody has asked the wire about what is reserved.
+    /// No sandbox is known to have it, and yet one may: it was adopted, reserved or not.
     #[must_use]
     pub const fn may_run(&self) -> bool {
-        self.is_adopted() || self.reserved && self.unconfirmed && self.bound().is_none()
+        matches!(self.binding, Binding::Idle(None)) && (!self.reserved || self.unconfirmed)
     }
 
     /// What becomes of it when its pod is found running although no sandbox is known to have it: nobody knows that
@@ -221,7 +221,7 @@ impl Lease {
     /// so already, or it is bound.
     #[must_use]
     pub fn found_running(&self, now: Timestamp) -> Option<Self> {
-        let stays = self.reserved || self.is_adopted();
+        let stays = matches!(self.binding, Binding::Idle(None));
         if self.bound().is_some() || stays && self.unconfirmed {
             return None;
         }
