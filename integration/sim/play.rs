@@ -19,7 +19,7 @@ use std::{
 
 use leasehold::{
     admin::{
-        Scope,
+        Error, Scope,
         leases::{self, Reserve, Target},
         pools::{self, Rules, Wanted},
     },
@@ -995,13 +995,16 @@ impl<'h> Player<'h> {
             let network = Some(&network);
             let ended = match errand {
                 Errand::Release(target) => {
-                    leases::release(&there, &scope, &target, network, false, now, false).await.map(drop)
+                    let gone = leases::release(&there, &scope, &target, network, false, now, false);
+                    gone.await.map(drop).map_err(Error::from)
                 }
                 Errand::Reserve(what) => {
-                    leases::reserve(&there, &scope, &what, network, &ifname, now, false).await.map(drop)
+                    let made = leases::reserve(&there, &scope, &what, network, &ifname, now, false);
+                    made.await.map(drop).map_err(Error::from)
                 }
                 Errand::Move(from, to) => {
-                    leases::move_leases(&there, &scope, &from, &to, network, now, false).await.map(drop)
+                    let moved = leases::move_leases(&there, &scope, &from, &to, network, now, false);
+                    moved.await.map(drop).map_err(Error::from)
                 }
             };
             if let Err(why) = ended {

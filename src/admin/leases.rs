@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Error, Scope, Sent, clusters, known,
+    Error, Halted, Scope, Sent, clusters, known,
     pools::no_such_pool,
     read,
     read::{read_each, read_spans},
@@ -862,26 +862,26 @@ pub async fn release<S: Store>(
     force: bool,
     now: Timestamp,
     dry: bool,
-) -> Result<Vec<Gone>, Error> {
+) -> Result<Vec<Gone>, Halted<Gone>> {
     let mut found = find(store, scope, target).await?;
     found.settle(scope, target, network)?;
     if let Some((place, id)) = found.orphans.first() {
-        return Err(Error::refused(format!("{place} {}", orphaned(id)), MENDS_ORPHAN));
+        return Err(Error::refused(format!("{place} {}", orphaned(id)), MENDS_ORPHAN).into());
     }
     if let Some((place, id)) = found.astray.first() {
-        return Err(Error::refused(format!("{place} {}", strayed(id)), MENDS_ASTRAY));
+        return Err(Error::refused(format!("{place} {}", strayed(id)), MENDS_ASTRAY).into());
     }
     if let (true, Some(record)) = (found.leases.is_empty(), found.unreadable.first()) {
         return Err(Error::wrong(
             format!("record {} cannot be read: {}", record.key, record.reason),
             "nothing that cannot be read is deleted, also not with --force; `leasehold check` says how to put it right",
-        ));
+        ).into());
     }
     if found.leases.is_empty() && found.devices.is_empty() {
         if let Some(marked) = found.marked(scope)? {
-            return vouch(store, marked, force, now, dry).await;
+            return Ok(vouch(store, marked, force, now, dry).await?);
         }
-        return Err(nothing(target, scope, network, &found.domains));
+        return Err(nothing(target, scope, network, &found.domains).into());
     }
     if let (Some(bound), false) = (found.leases.iter().find(|s| s.value.bound().is_some()), force) {
         let node = bound.value.bound().map_or_else(String::new, |stamp| format!(" on node {}", stamp.node));
@@ -889,14 +889,14 @@ pub async fn release<S: Store>(
         return Err(Error::refused(
             format!("{} uses {}{node}{none}", bound.value.id.holder, texts(&bound.value)),
             "delete the pod, and its lease ends with it; --force releases the address of a pod that may still answer on it",
-        ));
+        ).into());
     }
     if let (Some(running), false) = (found.leases.iter().find(|s| s.value.may_run()), force) {
         let (what, why) = unproven(&running.value);
         return Err(Error::refused(
             format!("{what}: {why}"),
             "delete the pod, and the reaper ends its lease; --force releases the address of a pod that may still answer on it",
-        ));
+        ).into());
     }
     let cluster = match found.leases.first() {
         Some(stored) => told_cluster(store, &stored.value.id.cluster).await?,
@@ -911,7 +911,9 @@ pub async fn release<S: Store>(
         let unconfirmed = bound || lease.unconfirmed || frozen.is_some();
         let mut txn = changes::give_back(stored, unconfirmed, now);
         txn.compares.push(changes::as_read(keys::frozen(), frozen));
-        commit(store, &txn, &lease.id.to_string(), dry).await?;
+        if let Err(error) = commit(store, &txn, &lease.id.to_string(), dry).await {
+            return Err(Halted { done: gone, error });
+        }
         gone.push(Gone {
             whose: told(&lease.id, cluster.as_ref()),
             addresses: lease.addresses.iter().map(|a| a.address).collect(),
@@ -928,7 +930,9 @@ pub async fn release<S: Store>(
         let by = Holder::Container(device_holder()?);
         let cluster = scope.home.clone().map_or_else(local_cluster, Ok)?;
         let txn = changes::release_device(&domain, address, entry.revision, (&by, &cluster), now);
-        commit(store, &txn, &address.to_string(), dry).await?;
+        if let Err(error) = commit(store, &txn, &address.to_string(), dry).await {
+            return Err(Halted { done: gone, error });
+        }
         gone.push(Gone {
             whose: format!("a device ({reason})"),
             addresses: vec![address],
@@ -1025,15 +1029,17 @@ pub async fn move_leases<S: Store>(
     network: Option<&NetworkName>,
     now: Timestamp,
     dry: bool,
-) -> Result<Vec<Moved>, Error> {
+) -> Result<Vec<Moved>, Halted<Moved>> {
     if from == to {
-        return Err(Error::wrong(format!("{from} is moved to itself"), "name another pod to get its lease"));
+        return Err(
+            Error::wrong(format!("{from} is moved to itself"), "name another pod to get its lease").into()
+        );
     }
     let target = Target::Holder(from.clone());
     let mut found = find(store, scope, &target).await?;
     found.settle(scope, &target, network)?;
     let Some(first) = found.leases.first() else {
-        return Err(nothing(&target, scope, network, &found.domains));
+        return Err(nothing(&target, scope, network, &found.domains).into());
     };
     let cluster = told_cluster(store, &first.value.id.cluster).await?;
     let index = serves_of(&found.pools);
@@ -1054,28 +1060,32 @@ pub async fn move_leases<S: Store>(
                         leased.address
                     ),
                     format!("add it to the pool's serves: `leasehold pool show {} -o yaml`", pool.name()),
-                ));
+                )
+                .into());
             }
         }
         if lease.may_run() {
             return Err(Error::refused(
                 format!("{}: its pod may run, and is not moved", unproven(lease).0),
                 "restart the pod, so that its lease is bound; then delete it",
-            ));
+            )
+            .into());
         }
         let Some(txn) = changes::move_lease(stored, &to, now) else {
             let node = lease.bound().map_or_else(String::new, |stamp| format!(" on node {}", stamp.node));
             return Err(Error::refused(
                 format!("{} uses {}{node}: a bound lease is not moved", lease.id.holder, texts(lease)),
                 "delete the pod first; its lease must be held or reserved",
-            ));
+            )
+            .into());
         };
         let snapshot = store.read(&[Read::Get(keys::lease(&to))], None).await?;
         if snapshot.entry(0).is_some() {
             return Err(Error::refused(
                 format!("{} has a lease already", to),
                 format!("release it first: `leasehold lease release {}`", to.holder),
-            ));
+            )
+            .into());
         }
         plans.push((
             txn,
@@ -1089,7 +1099,9 @@ pub async fn move_leases<S: Store>(
     }
     let mut out = Vec::new();
     for (txn, moved) in plans {
-        commit(store, &txn, &moved.from.to_string(), dry).await?;
+        if let Err(error) = commit(store, &txn, &moved.from.to_string(), dry).await {
+            return Err(Halted { done: out, error });
+        }
         out.push(moved);
     }
     Ok(out)
@@ -1177,12 +1189,12 @@ pub async fn reserve<S: Store>(
     ifname: &IfName,
     now: Timestamp,
     dry: bool,
-) -> Result<Vec<Reserved>, Error> {
+) -> Result<Vec<Reserved>, Halted<Reserved>> {
     let (_, found) = read_spans(store, &[keys::pools()]).await?;
     let pools: Vec<Stored<Pool>> = found[0].iter().filter_map(|e| record::decode_pool(e).ok()).collect();
     let pods: Vec<(Holder, Vec<IpAddr>)> = match what {
         Reserve::Device { address, reason } => {
-            return reserve_device(store, scope, &pools, *address, reason, now, dry).await;
+            return Ok(reserve_device(store, scope, &pools, *address, reason, now, dry).await?);
         }
         Reserve::Pod { holder, addresses } => vec![(holder.clone(), addresses.clone())],
         Reserve::Workload { namespace, name, addresses } => ordinals(namespace, name, *addresses)?,
@@ -1195,7 +1207,9 @@ pub async fn reserve<S: Store>(
     }
     let mut out = Vec::new();
     for (txn, reserved) in plans {
-        commit(store, &txn, &reserved.whom, dry).await?;
+        if let Err(error) = commit(store, &txn, &reserved.whom, dry).await {
+            return Err(Halted { done: out, error });
+        }
         out.push(reserved);
     }
     Ok(out)

@@ -79,6 +79,40 @@ pub enum Error {
     },
 }
 
+/// Why a command that changes several things ended half-way, and what it had done until then.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct Halted<T> {
+    /// What is done.
+    pub done: Vec<T>,
+    /// Why the rest is not.
+    pub error: Error,
+}
+
+impl<T> From<Error> for Halted<T> {
+    fn from(error: Error) -> Self {
+        Self { done: Vec::new(), error }
+    }
+}
+
+impl<T> From<StoreError> for Halted<T> {
+    fn from(error: StoreError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+impl<T> From<RecordError> for Halted<T> {
+    fn from(error: RecordError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+impl<T> From<Halted<T>> for Error {
+    fn from(halted: Halted<T>) -> Self {
+        halted.error
+    }
+}
+
 /// A fault of one document.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[error("{origin}: {fault}")]
@@ -237,7 +271,7 @@ mod tests {
             addr::Family,
             audit::audit,
             lease::{Binding, Holder, Lease, LeaseId, Released, Stamp, Timestamp},
-            names::{ContainerId, DomainName, IfName, NodeName, PoolName, StoreId, Uid},
+            names::{ContainerId, DomainName, IfName, NodeName, PoolName, StoreId, Uid, WorkloadName},
         },
         store::{
             Entry, Key, Outcome, Read, Snapshot, changes, keys,
@@ -274,7 +308,7 @@ mod tests {
     }
 
     async fn reserve(store: &MemoryStore, what: Reserve) -> Result<Vec<leases::Reserved>, Error> {
-        leases::reserve(store, &scope(), &what, None, &eth0(), NOW, false).await
+        Ok(leases::reserve(store, &scope(), &what, None, &eth0(), NOW, false).await?)
     }
 
     /// db-0 bound, db-1 reserved, a device, a released address, one pool.
@@ -325,8 +359,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn fails<T: std::fmt::Debug>(result: Result<T, Error>, text: &str) {
-        assert_eq!(result.unwrap_err().to_string(), text);
+    fn fails<T: std::fmt::Debug>(result: Result<T, impl Into<Error>>, text: &str) {
+        assert_eq!(result.map_err(Into::into).unwrap_err().to_string(), text);
     }
 
     #[tokio::test]
@@ -893,8 +927,40 @@ mod tests {
         let target = Target::Holder(id.holder.clone());
         assert!(matches!(
             leases::release(&store, &scope(), &target, None, true, NOW, false).await,
-            Err(Error::Wrong { .. })
+            Err(Halted { error: Error::Wrong { .. }, .. })
         ));
+    }
+
+    /// In which somebody is faster with a lease than the second commit.
+    struct Overtaken {
+        store: MemoryStore,
+        commits: AtomicU32,
+        whose: LeaseId,
+    }
+
+    impl Store for Overtaken {
+        async fn read(&self, reads: &[Read], at: Option<Revision>) -> Result<Snapshot, StoreError> {
+            self.store.read(reads, at).await
+        }
+
+        async fn commit(&self, txn: &Txn) -> Result<Outcome, StoreError> {
+            if self.commits.fetch_add(1, Ordering::Relaxed) == 1 {
+                self.store.delete(&keys::lease(&self.whose));
+            }
+            self.store.commit(txn).await
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_done_before_a_change_of_several_ended_is_told() {
+        let whose = keys::parse_lease_path("prod/shop/db-1/lan/eth0").unwrap();
+        let store = Overtaken { store: stocked().await, commits: AtomicU32::new(0), whose };
+        let (namespace, db) = (Namespace::new("shop").unwrap(), WorkloadName::new("db").unwrap());
+        let target = Target::Workload(namespace, db);
+        let halted = leases::release(&store, &scope(), &target, None, true, NOW, false).await.unwrap_err();
+        let done: Vec<&str> = halted.done.iter().map(|gone| gone.whose.as_str()).collect();
+        assert_eq!(done, ["shop/db-0 eth0 on lan"]);
+        assert_eq!(halted.to_string(), "shop/db-1 eth0 on lan changed meanwhile, and is left as it is");
     }
 
     /// In which somebody writes before every page but the first, and which is compacted once.

@@ -365,7 +365,7 @@ pub(crate) enum LeaseCommand {
     },
     /// Ends leases; their addresses are free to others after the cool-down
     #[command(
-        after_help = "The lease of a running pod is not released. With --force it is, and the address is probed before it is\ngiven to another pod.\n\nExamples:\n  leasehold lease release 10.0.0.3\n  leasehold lease release shop/db-7\n  leasehold lease release --workload shop/db"
+        after_help = "The lease of a running pod is not released. With --force it is, and the address is probed before it is\ngiven to another pod. Of an address that is free --force says that nobody answers there: it is not probed.\n\nExamples:\n  leasehold lease release 10.0.0.3\n  leasehold lease release shop/db-7\n  leasehold lease release --workload shop/db"
     )]
     Release(Release),
 }
@@ -432,7 +432,7 @@ pub(crate) struct Release {
     /// Only on this network
     #[arg(long, value_name = "NAME", value_parser = name(NetworkName::new))]
     pub(crate) network: Option<NetworkName>,
-    /// Also of running pods
+    /// Also of running pods; of a free address: nobody answers there
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]

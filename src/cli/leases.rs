@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     admin::{
-        Error,
+        Error, Halted,
         leases::{self, Filter, RowState, Target},
     },
     domain::{
@@ -47,7 +47,8 @@ pub(crate) async fn run(site: &Site, global: &Global, command: &LeaseCommand) ->
                 write.dry_run,
             );
             let mut out = String::new();
-            for moved in moved.await? {
+            let (moved, halted) = done(moved.await);
+            for moved in moved {
                 let within =
                     moved.cluster.as_ref().map_or_else(String::new, |name| format!(" in cluster {name}"));
                 let line = format!(
@@ -63,7 +64,7 @@ pub(crate) async fn run(site: &Site, global: &Global, command: &LeaseCommand) ->
                     site.trail.by_hand("lease.moved", &moved.to.to_string(), &moved.addresses, &why);
                 }
             }
-            print(&out)
+            ends(&out, halted)
         }
         LeaseCommand::Release(args) => release(site, global, args).await,
     }
@@ -268,7 +269,7 @@ async fn reserve(site: &Site, global: &Global, args: &Reserve) -> Ended {
     let is_dry = args.write.dry_run;
     let made =
         leases::reserve(&site.store, &site.scope, &what, args.network.as_ref(), &args.ifname, now(), is_dry);
-    let made = made.await?;
+    let (made, halted) = done(made.await);
     let mut warned = None;
     let mut out = String::new();
     for reserved in &made {
@@ -285,7 +286,7 @@ async fn reserve(site: &Site, global: &Global, args: &Reserve) -> Ended {
             site.trail.by_hand("lease.reserved", &reserved.whom, &reserved.addresses, why);
         }
     }
-    print(&out)
+    ends(&out, halted)
 }
 
 async fn release(site: &Site, global: &Global, args: &Release) -> Ended {
@@ -302,8 +303,8 @@ async fn release(site: &Site, global: &Global, args: &Release) -> Ended {
     };
     let is_dry = args.write.dry_run;
     let gone =
-        leases::release(&site.store, &site.scope, &target, args.network.as_ref(), args.force, now(), is_dry)
-            .await?;
+        leases::release(&site.store, &site.scope, &target, args.network.as_ref(), args.force, now(), is_dry);
+    let (gone, halted) = done(gone.await);
     let mut out = String::new();
     for gone in gone {
         let was = if gone.bound { ", which uses it" } else { "" };
@@ -316,8 +317,21 @@ async fn release(site: &Site, global: &Global, args: &Release) -> Ended {
             site.trail.by_hand("lease.released", &gone.whose, &gone.addresses, why);
         }
     }
-    print(&out)?;
-    Ok(End::Done)
+    ends(&out, halted)
+}
+
+/// What was done, and why not more.
+fn done<T>(result: Result<Vec<T>, Halted<T>>) -> (Vec<T>, Option<Error>) {
+    match result {
+        Ok(all) => (all, None),
+        Err(Halted { done, error }) => (done, Some(error)),
+    }
+}
+
+/// Tells what was done, also before a failure.
+fn ends(done: &str, halted: Option<Error>) -> Ended {
+    let printed = if done.is_empty() && halted.is_some() { Ok(End::Done) } else { print(done) };
+    halted.map_or(printed, |error| Err(error.into()))
 }
 
 #[cfg(test)]
