@@ -308,6 +308,7 @@ impl State {
             let at = |released: &Released| released.at;
             let new = self.mirror.released.get(place).map(at);
             if new.is_none()
+                && op.role != Role::Desk
                 && self.given.get(place) != Some(&op.skew)
                 && self.mirror.held.contains_key(place)
             {
@@ -317,13 +318,6 @@ impl State {
             if new.is_none() || new != old.as_ref().map(at) {
                 self.given.remove(place);
                 self.given.extend(new.map(|_| (place.clone(), op.skew)));
-            }
-        }
-        for old in before.leases.iter().filter_map(|(_, old)| old.as_ref()) {
-            let by = old.last().and_then(|stamp| self.skew_of(&stamp.node));
-            if matches!(op.deed, Some(Deed::Move { .. })) && by != Some(op.skew) {
-                let until = Timestamp(self.now().0 + LINGER_MS);
-                self.hasty.extend(old.addresses.iter().map(|a| (a.address, until)));
             }
         }
         for (key, old) in &before.leases {
@@ -752,9 +746,8 @@ impl State {
         if op.role == Role::Desk {
             let moves = matches!(op.deed, Some(Deed::Move { .. }));
             let recent = old.last().is_some_and(|stamp| {
-                moves
-                    && self.skew_of(&stamp.node) == Some(op.skew)
-                    && now.since(old.since) + op.skew < DESK_MS
+                let by = self.skew_of(&stamp.node);
+                moves && by.is_some_and(|skew| now.since(old.since) + skew < DESK_MS)
             });
             let frozen = self.mirror.frozen.is_some() && !moves;
             for place in places(old).filter(|_| old.unconfirmed || recent || frozen) {
@@ -935,9 +928,9 @@ impl State {
         let never = pool.is_some_and(|(pool, _)| pool.probe() == ProbeRule::Never);
         if op.role == Role::Desk {
             // What may still be heard is asked for before its first use.
-            let recent = old.by != taken.holder && now.since(old.at) + op.skew < DESK_MS;
-            let one_clock = self.given.get(place) == Some(&op.skew);
-            let clean = !old.unconfirmed && old.declined.is_none() && !(recent && one_clock);
+            let at = self.given.get(place).map(|skew| old.at.0 - skew);
+            let recent = old.by != taken.holder && at.is_some_and(|at| now.0 - at < DESK_MS);
+            let clean = !old.unconfirmed && old.declined.is_none() && !recent;
             if !clean && !self.mirror.leases.get(&keys::lease(taken)).is_some_and(|lease| lease.unconfirmed) {
                 out.push(format!("4, 8: {place} was another's, and is to be used unasked"));
             }

@@ -25,7 +25,7 @@ use leasehold::{
     },
     domain::{
         kubernetes::Ready,
-        lease::Holder,
+        lease::{Holder, LeasedAddress},
         names::{ClusterName, ContainerId, IfName, NetworkName, PoolName, StoreId, Uid},
         reap::Policy,
         select::Caller,
@@ -1334,16 +1334,15 @@ impl State {
             let names = lease.iter().flat_map(|lease| &lease.addresses).filter_map(|a| a.pool.as_ref());
             names.filter_map(|name| self.mirror.pools.get(name)).any(|(pool, _)| !may_use(pool))
         });
-        // A person reserved an address that the pool which is its pod's does not give out.
+        // A person reserved an address that its pool does not give out now.
         let holder = self.sandboxes_of(slot).first().map(|index| self.sandboxes[*index].holder.clone());
         let lease = holder.and_then(|holder| self.lease_of(&holder)).filter(|lease| lease.reserved);
-        let own = pools.iter().map(|(_, (pool, _))| pool).max_by_key(|pool| pool.name().as_str() == "db");
-        let unfit = lease.zip(own).is_some_and(|(lease, own)| {
-            lease
-                .addresses
+        let gives = |a: &LeasedAddress| {
+            pools
                 .iter()
-                .any(|a| a.pool.as_ref() != Some(own.name()) || own.range_of(a.address).is_none())
-        });
+                .any(|(name, (pool, _))| a.pool.as_ref() == Some(name) && pool.range_of(a.address).is_some())
+        };
+        let unfit = lease.is_some_and(|lease| !lease.addresses.iter().all(gives));
         waits || unfit || pools.iter().all(|(_, (pool, _))| !may_use(pool) || full(pool))
     }
 }

@@ -17,11 +17,11 @@ use crate::{
         audit::{Attachment, Kind, Note, Place, Subject},
         lease::{AddressHolder, Binding, Holder, Lease, LeaseId, LeasedAddress, Stamp, Timestamp},
         names::DomainName,
-        pool::{Networks, Pool, Serve},
+        pool::{Networks, Pool, Serve, StickyRule},
         select::is_sticky,
         workload::ordinal,
     },
-    store::{Compare, Key, Read, Revision, Store, Txn, keys, record, repairs},
+    store::{Compare, Key, Read, Revision, Store, Txn, Write, keys, record, repairs},
 };
 
 /// What became of a note.
@@ -77,6 +77,8 @@ pub struct Plans<'a> {
     serves: BTreeSet<Serve>,
     /// What became of the leases that were to be written again: several notes are of one.
     restored: HashMap<LeaseId, Repair>,
+    /// The leases that a repair has marked, as they stand since.
+    marked: HashMap<Key, Revision>,
 }
 
 impl<'a> Plans<'a> {
@@ -109,13 +111,17 @@ impl<'a> Plans<'a> {
             pointing,
             serves: serves_of(&all.pools),
             restored: HashMap::new(),
+            marked: HashMap::new(),
         }
     }
 
     /// The transaction that mends a note; `None` where only a person can decide.
     #[must_use]
     pub fn of(&self, note: &Note) -> Option<Txn> {
-        let at = |key| self.contents.revision_of(&key);
+        let at = |key| self.marked.get(&key).copied().or_else(|| self.contents.revision_of(&key));
+        let is_read = |place: &Place, released: Option<Revision>| {
+            released.is_none() || self.contents.everything.released.iter().any(|(free, _)| free == place)
+        };
         match &note.kind {
             Kind::AddressWithoutLease { lease, .. } => self.restore(lease),
             Kind::AddressNotListed { place, lease } => {
@@ -134,11 +140,14 @@ impl<'a> Plans<'a> {
                     None => !self.pointing.contains_key(named),
                 };
                 let lease = (lease, at(keys::lease(lease))?);
-                certain.then(|| repairs::give_address(place, held, lease, other, released))
+                (certain && is_read(place, released))
+                    .then(|| repairs::give_address(place, held, lease, other, released))
             }
             Kind::LeaseWithoutAddress { lease, place } => {
                 let released = at(keys::released(&place.domain, place.address));
-                Some(repairs::take_address(lease, at(keys::lease(lease))?, place, released))
+                let read = at(keys::lease(lease))?;
+                // A released key that cannot be read is never deleted.
+                is_read(place, released).then(|| repairs::take_address(lease, read, place, released))
             }
             Kind::LeaseWithoutAttachment { lease, attachment } => {
                 // Its container is in doubt if another one's attachment names it, too.
@@ -162,9 +171,7 @@ impl<'a> Plans<'a> {
             Kind::HeldAndReleased { place } => {
                 let held = at(keys::address(&place.domain, place.address))?;
                 let released = at(keys::released(&place.domain, place.address))?;
-                // A released key that cannot be read is never deleted.
-                let readable = self.contents.everything.released.iter().any(|(other, _)| other == place);
-                readable.then(|| repairs::drop_released(place, held, released))
+                is_read(place, Some(released)).then(|| repairs::drop_released(place, held, released))
             }
             Kind::ServeNotIndexed { serve, pool } => Some(repairs::index(serve, pool, at(keys::pool(pool))?)),
             Kind::ServeStale { serve, pool } => {
@@ -219,10 +226,19 @@ impl<'a> Plans<'a> {
         if let Some(id) = self.doubts(note)
             && let Some(entry) = store.read(&[Read::Get(keys::lease(id))], None).await?.entry(0)
         {
-            repairs::mark(&mut txn, &record::decode_lease(entry)?);
+            let stored = record::decode_lease(entry)?;
+            if stored.value.bound().is_some() {
+                return Ok(Repair::Changed);
+            }
+            repairs::mark(&mut txn, &stored);
         }
         let repair = match send(store, &txn).await? {
-            Sent::Applied(_) => Repair::Done,
+            Sent::Applied(revision) => {
+                let writes = txn.writes.iter().filter_map(Write::key);
+                let leases = writes.filter(|key| keys::parse_lease(key).is_some());
+                self.marked.extend(leases.map(|key| (key.clone(), revision)));
+                Repair::Done
+            }
             Sent::Conflict => Repair::Changed,
         };
         if let Some(id) = restores {
@@ -247,7 +263,8 @@ impl<'a> Plans<'a> {
         let (id, place) = found?;
         let released = self.contents.everything.released.iter().find(|(free, _)| free == place);
         let (_, released) = released?;
-        let clean = !released.unconfirmed && released.declined.is_none() && released.by == id.holder;
+        let own = released.by == id.holder && released.cluster == id.cluster;
+        let clean = own && !released.unconfirmed && released.declined.is_none();
         let lease = self.leases.get(id)?;
         (!clean && lease.bound().is_none() && !lease.unconfirmed).then_some(id)
     }
@@ -319,6 +336,7 @@ impl<'a> Plans<'a> {
             // Who kept it without a sandbox kept it for a pod that comes back: a person sees it, if it does not.
             sticky: is_sticky(first, &id.holder, None, None, &[])
                 || stamp.is_none()
+                    && first.is_none_or(|pool| pool.sticky() != StickyRule::Never)
                     && matches!(&id.holder, Holder::Pod { name, .. } if ordinal(name).is_some()),
             id: id.clone(),
             addresses,

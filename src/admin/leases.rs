@@ -878,9 +878,6 @@ pub async fn release<S: Store>(
         ).into());
     }
     if found.leases.is_empty() && found.devices.is_empty() {
-        if let Some(marked) = found.marked(scope)? {
-            return Ok(vouch(store, marked, force, now, dry).await?);
-        }
         return Err(nothing(target, scope, network, &found.domains).into());
     }
     if let (Some(bound), false) = (found.leases.iter().find(|s| s.value.bound().is_some()), force) {
@@ -943,29 +940,50 @@ pub async fn release<S: Store>(
     Ok(gone)
 }
 
-/// A person says of a free address that nobody answers on it, whatever was left or heard there.
-async fn vouch<S: Store>(
+/// A person says that nobody answers on an address, whatever was left or heard there: its mark goes, that of a free address or
+/// of a lease that nobody uses. Where nothing can be probed nothing else takes it away.
+///
+/// # Errors
+/// [`Error::Missing`] if it bears no mark; [`Error::Refused`] if its pod uses it, or may, or several domains have it;
+/// [`Error::Changed`].
+pub async fn confirm<S: Store>(
     store: &S,
-    (place, released): (Place, Stored<Released>),
-    force: bool,
+    scope: &Scope,
+    address: IpAddr,
     now: Timestamp,
     dry: bool,
-) -> Result<Vec<Gone>, Error> {
-    let by = &released.value.by;
-    if !force {
-        let why = match &released.value.declined {
-            Some(declined) => format!("{place} is free, but {} answered on it", declined.mac),
-            None => format!("{place} is free, but {by}, which had it, may still answer on it"),
-        };
-        return Err(Error::refused(
-            why,
-            "it is probed before its next use; --force says that nobody answers on it, where it cannot be",
-        ));
+) -> Result<Gone, Error> {
+    let target = Target::Address(address);
+    let mut found = find(store, scope, &target).await?;
+    found.settle(scope, &target, None)?;
+    let plain = |whose| Gone { whose, addresses: vec![address], bound: false, unconfirmed: false };
+    if let Some(stored) = found.leases.first() {
+        let lease = &stored.value;
+        let holder = &lease.id.holder;
+        if lease.bound().is_some() || lease.is_adopted() {
+            return Err(Error::refused(
+                format!("{holder} uses {address}, or may"),
+                "what a pod uses is probed before its next use; delete the pod, and its lease ends with it",
+            ));
+        }
+        if !lease.unconfirmed {
+            return Err(unmarked(address));
+        }
+        let txn = changes::note(stored, &Lease { unconfirmed: false, ..lease.clone() });
+        commit(store, &txn, &lease.id.to_string(), dry).await?;
+        return Ok(plain(lease.id.to_string()));
     }
-    let txn = changes::vouch(&place.domain, place.address, &released, now);
+    let Some((place, released)) = found.marked(scope)? else { return Err(unmarked(address)) };
+    let txn = changes::confirm(&place.domain, place.address, &released, now);
     commit(store, &txn, &place.to_string(), dry).await?;
-    let whose = format!("{by}, which had it");
-    Ok(vec![Gone { whose, addresses: vec![place.address], bound: false, unconfirmed: false }])
+    Ok(plain(format!("nobody; {} had it", released.value.by)))
+}
+
+fn unmarked(address: IpAddr) -> Error {
+    Error::missing(
+        format!("{address} is neither unconfirmed nor declined"),
+        format!("`leasehold lease show {address}` tells what it is"),
+    )
 }
 
 /// A released key names who had the address; a device has no pod.

@@ -270,7 +270,7 @@ mod tests {
         domain::{
             addr::Family,
             audit::audit,
-            lease::{Binding, Holder, Lease, LeaseId, Released, Stamp, Timestamp},
+            lease::{Binding, Holder, Lease, LeaseId, LeasedAddress, Released, Stamp, Timestamp},
             names::{ContainerId, DomainName, IfName, NodeName, PoolName, StoreId, Uid, WorkloadName},
         },
         store::{
@@ -419,8 +419,7 @@ mod tests {
             reserve(&store, ask(name, address)).await.unwrap();
             assert_eq!(lease_of(&store, name).await.unconfirmed, asked_for, "{name}");
         }
-        // Nobody ever ran with what db-5 has.
-        let free = [("shop/db-5", "shop/db-6", false), ("shop/db-0", "shop/db-7", true)];
+        let free = [("shop/db-5", "shop/db-6", true), ("shop/db-0", "shop/db-7", true)];
         idle(&store, |lease| lease.since = NOW).await;
         for (from, to, asked_for) in free {
             leases::move_leases(&store, &scope(), &pod(from), &pod(to), None, NOW, false).await.unwrap();
@@ -514,23 +513,29 @@ mod tests {
     async fn a_person_may_say_that_nobody_answers() {
         let store = stocked().await;
         let key = given_back(&store, "10.0.0.4", "shop/db-4", true);
-        let target = Target::Address("10.0.0.4".parse().unwrap());
+        let confirm = async |address: &str, dry| {
+            leases::confirm(&store, &scope(), address.parse().unwrap(), NOW, dry).await
+        };
         let before = store.dump();
-        fails(
-            leases::release(&store, &scope(), &target, None, false, NOW, false).await,
-            "10.0.0.4 is free, but shop/db-4, which had it, may still answer on it",
-        );
-        leases::release(&store, &scope(), &target, None, true, NOW, true).await.unwrap();
-        assert_eq!(store.dump(), before);
-        let gone = leases::release(&store, &scope(), &target, None, true, NOW, false).await.unwrap();
-        assert_eq!(gone[0].whose, "shop/db-4, which had it");
-        let content = store.read(&[Read::Get(key)], None).await.unwrap();
-        let released = record::decode_released(content.entry(0).unwrap()).unwrap().value;
-        assert!(!released.unconfirmed && released.by == pod("shop/db-4"));
+        confirm("10.0.0.4", true).await.unwrap();
+        // Nor does a release that is repeated.
+        let target = Target::Address("10.0.0.4".parse().unwrap());
         fails(
             leases::release(&store, &scope(), &target, None, true, NOW, false).await,
             "nobody has 10.0.0.4 (domains looked in: default)",
         );
+        fails(confirm("10.0.0.1", false).await, "shop/db-0 uses 10.0.0.1, or may");
+        assert_eq!(store.dump(), before);
+        assert_eq!(confirm("10.0.0.4", false).await.unwrap().whose, "nobody; shop/db-4 had it");
+        let content = store.read(&[Read::Get(key)], None).await.unwrap();
+        let released = record::decode_released(content.entry(0).unwrap()).unwrap().value;
+        assert!(!released.unconfirmed && released.by == pod("shop/db-4"));
+        fails(confirm("10.0.0.4", false).await, "10.0.0.4 is neither unconfirmed nor declined");
+        idle(&store, |lease| (lease.reserved, lease.unconfirmed) = (true, true)).await;
+        assert_eq!(confirm("10.0.0.1", false).await.unwrap().whose, "shop/db-0 eth0 on lan");
+        let lease = lease_of(&store, "shop/db-0").await;
+        assert!(lease.reserved && !lease.unconfirmed);
+        clean(&store).await;
     }
 
     #[tokio::test]
@@ -542,6 +547,22 @@ mod tests {
         assert_eq!(mended(&store).await, ["lease-without-address repaired"]);
         assert!(lease_of(&store, "shop/db-0").await.unconfirmed);
         clean(&store).await;
+        // Both of its addresses, in one go.
+        idle(&store, |lease| {
+            lease.unconfirmed = false;
+            let second = LeasedAddress { address: "fd00::1".parse().unwrap(), ..lease.addresses[0].clone() };
+            lease.addresses.push(second);
+        })
+        .await;
+        store.delete(&keys::address(&default_domain(), "10.0.0.1".parse().unwrap()));
+        given_back(&store, "10.0.0.1", "shop/db-7", true);
+        given_back(&store, "fd00::1", "shop/db-7", true);
+        let mended_now = mended(&store).await;
+        let both = ["lease-without-address repaired"; 2];
+        assert!(mended_now.starts_with(&both.map(str::to_owned)), "{mended_now:?}");
+        assert!(lease_of(&store, "shop/db-0").await.unconfirmed);
+        idle(&store, |lease| drop(lease.addresses.pop())).await;
+        store.delete(&keys::address(&default_domain(), "fd00::1".parse().unwrap()));
         // Held and released at once: the mark is not lost with the key.
         given_back(&store, "10.0.0.2", "shop/db-7", true);
         assert_eq!(mended(&store).await, ["held-and-released repaired"]);

@@ -365,9 +365,20 @@ pub(crate) enum LeaseCommand {
     },
     /// Ends leases; their addresses are free to others after the cool-down
     #[command(
-        after_help = "The lease of a running pod is not released. With --force it is, and the address is probed before it is\ngiven to another pod. Of an address that is free --force says that nobody answers there: it is not probed.\n\nExamples:\n  leasehold lease release 10.0.0.3\n  leasehold lease release shop/db-7\n  leasehold lease release --workload shop/db"
+        after_help = "The lease of a running pod is not released. With --force it is, and the address is probed before it is\ngiven to another pod.\n\nExamples:\n  leasehold lease release 10.0.0.3\n  leasehold lease release shop/db-7\n  leasehold lease release --workload shop/db"
     )]
     Release(Release),
+    /// Says that nobody answers on an address: it is not probed before its next use
+    #[command(
+        after_help = "An address whose pod was never seen to end is unconfirmed, and one on which a stranger answered is declined. A\nsilent probe takes either mark away. Where nothing can be probed (ptp, host-device) and nodeLost is keep, only a\nperson does.\n\nExample:\n  leasehold lease confirm 10.0.0.3"
+    )]
+    Confirm {
+        /// The address: free, or of a lease that nobody uses
+        #[arg(value_name = "ADDRESS")]
+        address: String,
+        #[command(flatten)]
+        write: Write,
+    },
 }
 
 /// Lists addresses that somebody has.
@@ -432,7 +443,7 @@ pub(crate) struct Release {
     /// Only on this network
     #[arg(long, value_name = "NAME", value_parser = name(NetworkName::new))]
     pub(crate) network: Option<NetworkName>,
-    /// Also of running pods; of a free address: nobody answers there
+    /// Also of running pods
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]

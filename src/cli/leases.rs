@@ -67,6 +67,17 @@ pub(crate) async fn run(site: &Site, global: &Global, command: &LeaseCommand) ->
             ends(&out, halted)
         }
         LeaseCommand::Release(args) => release(site, global, args).await,
+        LeaseCommand::Confirm { address, write } => {
+            let address =
+                parse_address(address).map_err(|error| Failure::usage(&format!("{address}: {error}")))?;
+            let confirmed = leases::confirm(&site.store, &site.scope, address, now(), write.dry_run).await?;
+            if !write.dry_run {
+                let why = "leasehold lease confirm";
+                site.trail.by_hand("lease.confirmed", &confirmed.whose, &confirmed.addresses, why);
+            }
+            let line = format!("{address} confirmed: nobody answers on it (held by {})", confirmed.whose);
+            print(&format!("{}\n", dry(write.dry_run, &line)))
+        }
     }
 }
 

@@ -188,7 +188,7 @@ pub(super) fn of(refusal: &Refusal) -> Error {
         Refusal::Arriving { last, memory: _ } => {
             let whose = match last {
                 Some((container, node)) => format!("container {container} on node {node}"),
-                None => "its address was reserved, or found in use".into(),
+                None => "its address was reserved from another".into(),
             };
             failure(
                 Code::TryAgain,

@@ -130,7 +130,8 @@ impl Chooser<'_> {
         if let Some((number, free)) = own {
             let probe = free.released.unconfirmed;
             // No cool-down for its own, but for who may not be heard yet.
-            return match self.ready_in(free).filter(|_| probe) {
+            let alone = Self { cool_down_ms: 0, ..*self };
+            return match alone.ready_in(free).filter(|_| probe) {
                 None if probe => {
                     Choice::Cooling { ready_in_ms: UNCONFIRMED_FOR_MS, count: 1, future: Some(*number) }
                 }

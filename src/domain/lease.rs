@@ -7,8 +7,9 @@ use super::names::{
     PoolName, Uid,
 };
 
-/// So long after the end of a sandbox a person's change takes it for one that may still be heard.
-const STILL_HEARD_MS: i64 = 60_000;
+/// So long after the end of a sandbox, by clocks that are off by up to ten minutes each, a person's change takes it for one
+/// that may still be heard.
+const STILL_HEARD_MS: i64 = 20 * 60_000;
 
 /// A moment of a wall clock: milliseconds since 1970. Clocks of nodes differ: nothing safe rests on it alone.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -21,7 +22,7 @@ impl Timestamp {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// May what ended then still be heard? macvlan's DEL asks its IPAM before it removes the link, and clocks of hosts differ.
+    /// May what ended then still be heard? macvlan's DEL calls its IPAM before it removes the link, and clocks of hosts differ.
     #[must_use]
     pub const fn is_recent(self, now: Self) -> bool {
         now.since(self) < STILL_HEARD_MS

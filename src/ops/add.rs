@@ -573,7 +573,10 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         if last.is_some_and(|stamp| !self.outlives(stamp)) {
             return Ok(());
         }
-        // Of what a person took from somebody nothing but that is known.
+        // Of what a person took from somebody nothing but that is known; whoever was found running was heard before.
+        if last.is_none() && !lease.value.reserved {
+            return Ok(());
+        }
         let (node, at) = last.map_or((None, lease.value.since), |stamp| (Some(&stamp.node), stamp.at));
         let gone = match last.filter(|_| node == Some(&self.ctx.node.node)) {
             Some(stamp) => self.since(stamp.boot_clock),

@@ -56,9 +56,9 @@ pub async fn del<S: Store, W, C: Clock, L: Log>(
     why: &str,
 ) -> Result<End, Refusal> {
     loop {
-        let Known { lease, is_frozen, mut memory } = find(ctx, request).await?;
+        let Known { lease, frozen, mut memory } = find(ctx, request).await?;
         let Some(lease) = lease else { return Ok(End { lease: None, memory }) };
-        if let Some(revision) = unbind(ctx, &lease, is_frozen, why).await? {
+        if let Some(revision) = unbind(ctx, &lease, frozen, why).await? {
             memory.revision = memory.revision.max(revision);
             return Ok(End { lease: Some(lease.value.id), memory });
         }
@@ -79,10 +79,12 @@ pub async fn end_by_container<S: Store, W, C: Clock, L: Log>(
 async fn unbind<S: Store, W, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
     lease: &Stored<Lease>,
-    unconfirmed: bool,
+    frozen: Option<Revision>,
     why: &str,
 ) -> Result<Option<Revision>, Refusal> {
-    let txn = commit::shown(changes::unbind(lease, unconfirmed, ctx.clock.now()));
+    let mut txn = changes::unbind(lease, frozen.is_some(), ctx.clock.now());
+    txn.compares.push(changes::as_read(keys::frozen(), frozen));
+    let txn = commit::shown(txn);
     match commit::surely(ctx.store, &txn, ctx.deadline).await? {
         Sent::Applied(revision) => {
             let what = match (lease.value.sticky, lease.value.reserved) {
@@ -109,8 +111,8 @@ async fn unbind<S: Store, W, C: Clock, L: Log>(
 struct Known {
     /// The lease that is bound to its container.
     lease: Option<Stored<Lease>>,
-    /// Then the store may have been set back, and the address may be another's since.
-    is_frozen: bool,
+    /// The freeze, if there is one: the store may have been set back, and the address may be another's since.
+    frozen: Option<Revision>,
     memory: Memory,
 }
 
@@ -142,19 +144,19 @@ async fn find<S: Store, W, C: Clock, L: Log>(
     let meta = reads.len();
     reads.push(Read::Get(keys::meta()));
     reads.push(Read::Get(keys::frozen()));
-    let snapshot = commit::read(ctx.store, &reads, None, ctx.deadline).await?;
+    let mut snapshot = commit::read(ctx.store, &reads, None, ctx.deadline).await?;
     let read_at = ctx.clock.boot_clock();
     let mut memory = Memory::default();
-    let mut is_frozen = snapshot.entry(meta + 1).is_some();
     if let Some(known) = snapshot.entry(meta).map(record::decode_meta).transpose()? {
         if let Some(why) = view::went_back(&ctx.memory, &known, snapshot.revision)
             && snapshot.entry(meta + 1).is_none()
         {
             view::freeze(ctx, why).await?;
-            is_frozen = true;
+            snapshot = commit::read(ctx.store, &reads, None, ctx.deadline).await?;
         }
         memory = ctx.remembers(&known.store, snapshot.revision, read_at, iter::empty());
     }
+    let frozen = snapshot.entry(meta + 1).map(|entry| entry.revision);
     let named = match snapshot.entry(0).map(record::decode_pointer) {
         Some(Ok(named)) => Some(named),
         Some(Err(error)) => {
@@ -165,14 +167,14 @@ async fn find<S: Store, W, C: Clock, L: Log>(
     };
     for at in 1..meta {
         if let Some(lease) = ours(ctx, request, snapshot.entry(at))? {
-            return Ok(Known { lease: Some(lease), is_frozen, memory });
+            return Ok(Known { lease: Some(lease), frozen, memory });
         }
     }
     let Some(named) = named.filter(|named| !ids.contains(named)) else {
-        return Ok(Known { lease: None, is_frozen, memory });
+        return Ok(Known { lease: None, frozen, memory });
     };
     let more = commit::read(ctx.store, &[Read::Get(keys::lease(&named))], None, ctx.deadline).await?;
-    Ok(Known { lease: ours(ctx, request, more.entry(0))?, is_frozen, memory })
+    Ok(Known { lease: ours(ctx, request, more.entry(0))?, frozen, memory })
 }
 
 fn ours<S, W, C, L: Log>(

@@ -18,7 +18,7 @@
 //! | [`reaped`] | C=r | put C with the time of a pass |
 //! | [`register`] | M, C =r or =0 | put those of M and C that are missing |
 //! | [`unregister`] | C=r, and perhaps no lease of it written since R | del C |
-//! | [`vouch`] (a person) | A=0 R=r | put R without its marks |
+//! | [`confirm`] (a person) | A=0 R=r | put R without its marks |
 //! | [`forget`] | R=r (not marked) | del R |
 //! | [`reserve`] | L=0 F=0 or =r, A=0 R=0 or =r, P | put L A, del R |
 //! | [`reserve_device`] | A=0 R=0 or =r | put A, del R |
@@ -305,8 +305,9 @@ pub fn refresh_released(domain: &DomainName, address: IpAddr, old: &Stored<Relea
 
 /// A person says that nobody answers on a free address, where no probe can.
 #[must_use]
-pub fn vouch(domain: &DomainName, address: IpAddr, old: &Stored<Released>, now: Timestamp) -> Txn {
-    let released = Released { at: now, unconfirmed: false, declined: None, ..old.value.clone() };
+pub fn confirm(domain: &DomainName, address: IpAddr, old: &Stored<Released>, now: Timestamp) -> Txn {
+    let at = old.value.at.min(now);
+    let released = Released { at, unconfirmed: false, declined: None, ..old.value.clone() };
     put_released(domain, address, Some(old), &released)
 }
 
@@ -438,8 +439,8 @@ pub fn release_device(
     txn
 }
 
-/// A lease that no sandbox uses goes to another pod. `None` if it is bound. Its last sandbox may still be heard for a moment, so
-/// the other pod's ADD asks the wire first.
+/// A lease that no sandbox uses goes to another pod. `None` if it is bound. Where it has been like this only for a moment, by
+/// clocks that differ, whoever had its address may still be heard: the other pod's ADD asks the wire first.
 #[must_use]
 pub fn move_lease(from: &Stored<Lease>, to: &LeaseId, now: Timestamp) -> Option<Txn> {
     if from.value.bound().is_some() {
@@ -449,7 +450,7 @@ pub fn move_lease(from: &Stored<Lease>, to: &LeaseId, now: Timestamp) -> Option<
     lease.id = to.clone();
     lease.since = now;
     lease.seen = None;
-    lease.unconfirmed |= from.value.last().is_some() && from.value.since.is_recent(now);
+    lease.unconfirmed |= from.value.since.is_recent(now);
     let (old, new) = (keys::lease(&from.value.id), keys::lease(to));
     let mut txn = Txn::default();
     txn.compare(Compare::Unchanged(old.clone(), from.revision));
