@@ -8,7 +8,7 @@ use leasehold::{
         names::{BootId, ContainerId, DomainName, IfName, PoolName, StoreId, Uid},
         pool::Range,
     },
-    ops::{self, Add, Inline, Refusal},
+    ops::{self, Add, Clock as _, Inline, Refusal},
     store::{
         Key, Outcome, Revision, changes,
         changes::Take,
@@ -636,6 +636,65 @@ async fn while_frozen_a_take_over_is_probed_and_nothing_new_is_leased() {
     assert!(n1.refused(&n1.ask("shop/a", "a3")).await.contains("still answers"));
     assert!(n1.del("shop/a", "a2").await);
     world.audit();
+}
+
+/// The store may have been set back: what it gives back may be another's since the snapshot.
+#[tokio::test(start_paused = true)]
+async fn what_a_del_ends_in_a_frozen_store_is_unconfirmed() {
+    for late in [false, true] {
+        let world = World::new(&[r4()]);
+        let address = world.node("n1").gets("shop/a", "a1").await;
+        let n1 = world.node("n1");
+        let freezes = |world: &World| {
+            let store = world.store.clone();
+            move || async move {
+                let frozen = record::Frozen { why: "restored".into(), by: "me".into(), at: Timestamp(0) };
+                store.put(&keys::frozen(), record::encode_frozen(&frozen));
+            }
+        };
+        if late {
+            n1.way.at(On::Commit(0), Side::Before, freezes(&world));
+        } else {
+            freezes(&world)().await;
+        }
+        assert!(n1.del("shop/a", "a1").await);
+        assert!(world.show().contains(&format!("R {address} by shop/a unconfirmed")), "{}", world.show());
+    }
+}
+
+/// Whoever was leased it just now is heard only later, whatever the pool's cool-down is.
+#[tokio::test(start_paused = true)]
+async fn an_address_that_was_given_back_unconfirmed_rests_also_for_its_own_pod() {
+    let world = World::new(&[with(r1(), |p| {
+        p.sticky = Some("never".into());
+        p.cool_down = Some("0s".into());
+    })]);
+    let (n1, n2) = (world.node("n1"), world.node("n2"));
+    for (pod, node, container) in [("shop/a", &n1, "a2"), ("shop/b", &n2, "b1")] {
+        n1.gets("shop/a", "a1").await;
+        let stored = world.lease("shop/a").unwrap();
+        let _ = world.apply_txn(&changes::give_back(&stored, true, n1.clock.now()));
+        let began = tokio::time::Instant::now();
+        node.gets(pod, container).await;
+        assert!(began.elapsed() >= Duration::from_secs(5), "{pod}: {:?}", began.elapsed());
+        assert_eq!(node.wire.asked(), ["10.0.0.10"]);
+        assert!(node.del(pod, container).await);
+    }
+}
+
+/// Nothing is known of who had it but that it may come on the wire yet.
+#[tokio::test(start_paused = true)]
+async fn what_was_reserved_from_another_is_asked_for_when_it_can_be_heard() {
+    let world = World::new(&[r4()]);
+    reserve(&world, "shop/db-0", &["10.0.0.10"], "r4");
+    let stored = world.lease("shop/db-0").unwrap();
+    let n1 = world.node("n1");
+    let taken = Lease { unconfirmed: true, since: n1.clock.now(), ..stored.value.clone() };
+    let _ = world.apply_txn(&changes::note(&stored, &taken));
+    let began = tokio::time::Instant::now();
+    n1.gets("shop/db-0", "A").await;
+    assert!(began.elapsed() >= Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(n1.wire.asked(), ["10.0.0.10"]);
 }
 
 #[tokio::test(start_paused = true)]
