@@ -129,7 +129,8 @@ impl<'a> Plans<'a> {
                 let released = at(keys::released(&place.domain, place.address));
                 let moved_on = self.attached_at(self.leases.get(lease)?).is_some_and(|then| then > held);
                 let lease_at = at(keys::lease(lease))?;
-                moved_on.then(|| repairs::free_address(place, held, lease, lease_at, released, self.now))
+                (moved_on && is_read(place, released))
+                    .then(|| repairs::free_address(place, held, lease, lease_at, released, self.now))
             }
             Kind::AddressAstray { place, lease, named } => {
                 let held = at(keys::address(&place.domain, place.address))?;

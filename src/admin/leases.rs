@@ -717,22 +717,36 @@ impl Findings {
         });
     }
 
-    /// The free address, if it is marked: with what was left there, or heard.
-    fn marked(&self, scope: &Scope) -> Result<Option<(Place, Stored<Released>)>, Error> {
-        let mut marked = self.released.iter().filter_map(|entry| {
-            let (domain, address) = keys::parse_released(&entry.key)?;
-            let stored = record::decode_released(entry).ok()?;
-            let is_marked = stored.value.unconfirmed || stored.value.declined.is_some();
-            (is_marked && scope.takes_domain(&domain)).then_some((Place { domain, address }, stored))
-        });
-        let first = marked.next();
-        match (&first, marked.next()) {
-            (Some((one, _)), Some((other, _))) => Err(Error::refused(
-                format!("{} is free in several domains: {}, {}", one.address, one.domain, other.domain),
-                "say which: --domain NAME",
-            )),
-            _ => Ok(first),
+    /// What is found can be understood.
+    fn is_sound(&self) -> Result<(), Error> {
+        if let Some((place, id)) = self.orphans.first() {
+            return Err(Error::refused(format!("{place} {}", orphaned(id)), MENDS_ORPHAN));
         }
+        if let Some((place, id)) = self.astray.first() {
+            return Err(Error::refused(format!("{place} {}", strayed(id)), MENDS_ASTRAY));
+        }
+        if let (true, Some(record)) = (self.leases.is_empty(), self.unreadable.first()) {
+            return Err(Error::wrong(
+                format!("record {} cannot be read: {}", record.key, record.reason),
+                "nothing that cannot be read is deleted, also not with --force; `leasehold check` says how to put it right",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The free addresses that are marked: with what was left there, or heard.
+    fn marked(&self, scope: &Scope) -> Result<Vec<(Place, Stored<Released>)>, Error> {
+        let mut marked = Vec::new();
+        for entry in &self.released {
+            let Some((domain, address)) = keys::parse_released(&entry.key) else { continue };
+            if scope.takes_domain(&domain) {
+                let stored = record::decode_released(entry)?;
+                if stored.value.unconfirmed || stored.value.declined.is_some() {
+                    marked.push((Place { domain, address }, stored));
+                }
+            }
+        }
+        Ok(marked)
     }
 
     /// Leaves what one command may change: the leases of one cluster, in one domain.
@@ -865,18 +879,7 @@ pub async fn release<S: Store>(
 ) -> Result<Vec<Gone>, Halted<Gone>> {
     let mut found = find(store, scope, target).await?;
     found.settle(scope, target, network)?;
-    if let Some((place, id)) = found.orphans.first() {
-        return Err(Error::refused(format!("{place} {}", orphaned(id)), MENDS_ORPHAN).into());
-    }
-    if let Some((place, id)) = found.astray.first() {
-        return Err(Error::refused(format!("{place} {}", strayed(id)), MENDS_ASTRAY).into());
-    }
-    if let (true, Some(record)) = (found.leases.is_empty(), found.unreadable.first()) {
-        return Err(Error::wrong(
-            format!("record {} cannot be read: {}", record.key, record.reason),
-            "nothing that cannot be read is deleted, also not with --force; `leasehold check` says how to put it right",
-        ).into());
-    }
+    found.is_sound()?;
     if found.leases.is_empty() && found.devices.is_empty() {
         return Err(nothing(target, scope, network, &found.domains).into());
     }
@@ -890,10 +893,12 @@ pub async fn release<S: Store>(
     }
     if let (Some(running), false) = (found.leases.iter().find(|s| s.value.may_run()), force) {
         let (what, why) = unproven(&running.value);
-        return Err(Error::refused(
-            format!("{what}: {why}"),
-            "delete the pod, and the reaper ends its lease; --force releases the address of a pod that may still answer on it",
-        ).into());
+        let hint = if running.value.reserved {
+            "if nobody answers on it, say so: `leasehold lease confirm ADDRESS`, or --force"
+        } else {
+            "delete the pod, and the reaper ends its lease; --force releases the address of a pod that may still answer on it"
+        };
+        return Err(Error::refused(format!("{what}: {why}"), hint).into());
     }
     let cluster = match found.leases.first() {
         Some(stored) => told_cluster(store, &stored.value.id.cluster).await?,
@@ -941,11 +946,11 @@ pub async fn release<S: Store>(
 }
 
 /// A person says that nobody answers on an address, whatever was left or heard there: its mark goes, that of a free address or
-/// of a lease that nobody uses. Where nothing can be probed nothing else takes it away.
+/// of a lease that nobody uses, with all its addresses. Where nothing can be probed nothing else takes it away.
 ///
 /// # Errors
-/// [`Error::Missing`] if it bears no mark; [`Error::Refused`] if its pod uses it, or may, or several domains have it;
-/// [`Error::Changed`].
+/// [`Error::Missing`] if it bears no mark; [`Error::Refused`] if its pod uses it, was adopted with it, or several domains have
+/// it; [`Error::Changed`].
 pub async fn confirm<S: Store>(
     store: &S,
     scope: &Scope,
@@ -956,13 +961,21 @@ pub async fn confirm<S: Store>(
     let target = Target::Address(address);
     let mut found = find(store, scope, &target).await?;
     found.settle(scope, &target, None)?;
-    let plain = |whose| Gone { whose, addresses: vec![address], bound: false, unconfirmed: false };
+    found.is_sound()?;
+    let marked = found.marked(scope)?;
+    let leased = found.leases.iter().flat_map(|stored| &stored.value.addresses);
+    let leased = leased.filter(|leased| leased.address == address).map(|leased| &leased.domain);
+    let domains: BTreeSet<&DomainName> =
+        leased.chain(marked.iter().map(|(place, _)| &place.domain)).collect();
+    if domains.len() > 1 {
+        let why = format!("{address} is known in several domains: {}", listed(domains));
+        return Err(Error::refused(why, "say which: --domain NAME"));
+    }
     if let Some(stored) = found.leases.first() {
         let lease = &stored.value;
-        let holder = &lease.id.holder;
         if lease.bound().is_some() || lease.is_adopted() {
             return Err(Error::refused(
-                format!("{holder} uses {address}, or may"),
+                format!("{} uses {address}, or may", lease.id.holder),
                 "what a pod uses is probed before its next use; delete the pod, and its lease ends with it",
             ));
         }
@@ -971,12 +984,14 @@ pub async fn confirm<S: Store>(
         }
         let txn = changes::note(stored, &Lease { unconfirmed: false, ..lease.clone() });
         commit(store, &txn, &lease.id.to_string(), dry).await?;
-        return Ok(plain(lease.id.to_string()));
+        let addresses = lease.addresses.iter().map(|a| a.address).collect();
+        return Ok(Gone { whose: lease.id.to_string(), addresses, bound: false, unconfirmed: false });
     }
-    let Some((place, released)) = found.marked(scope)? else { return Err(unmarked(address)) };
-    let txn = changes::confirm(&place.domain, place.address, &released, now);
+    let Some((place, released)) = marked.first() else { return Err(unmarked(address)) };
+    let txn = changes::confirm(&place.domain, place.address, released, now);
     commit(store, &txn, &place.to_string(), dry).await?;
-    Ok(plain(format!("nobody; {} had it", released.value.by)))
+    let whose = format!("nobody; {} had it", released.value.by);
+    Ok(Gone { whose, addresses: vec![address], bound: false, unconfirmed: false })
 }
 
 fn unmarked(address: IpAddr) -> Error {
@@ -1085,7 +1100,11 @@ pub async fn move_leases<S: Store>(
         if lease.may_run() {
             return Err(Error::refused(
                 format!("{}: its pod may run, and is not moved", unproven(lease).0),
-                "restart the pod, so that its lease is bound; then delete it",
+                if lease.reserved {
+                    "if nobody answers on it, say so first: `leasehold lease confirm ADDRESS`"
+                } else {
+                    "restart the pod, so that its lease is bound; then delete it"
+                },
             )
             .into());
         }
@@ -1348,10 +1367,8 @@ impl<S: Store> Desk<'_, S> {
             let released = snapshot.entry(first + 2 * position + 1);
             if let Some(entry) = released {
                 let value: Released = record::decode_released(entry)?.value;
-                // Another's sandbox may still answer for a moment.
-                let own = value.by == id.holder && value.cluster == id.cluster;
-                unconfirmed |=
-                    value.unconfirmed || value.declined.is_some() || !own && value.at.is_recent(self.now);
+                // Whoever had it may still answer for a moment.
+                unconfirmed |= value.unconfirmed || value.declined.is_some() || value.at.is_recent(self.now);
             }
             takes.push(changes::Take { address: address.clone(), released: released.map(|e| e.revision) });
         }

@@ -370,7 +370,7 @@ pub(crate) enum LeaseCommand {
     Release(Release),
     /// Says that nobody answers on an address: it is not probed before its next use
     #[command(
-        after_help = "An address whose pod was never seen to end is unconfirmed, and one on which a stranger answered is declined. A\nsilent probe takes either mark away. Where nothing can be probed (ptp, host-device) and nodeLost is keep, only a\nperson does.\n\nExample:\n  leasehold lease confirm 10.0.0.3"
+        after_help = "An address whose pod was never seen to end is unconfirmed, and one on which a stranger answered is declined. A\nsilent probe takes either mark away. Where nothing can be probed (ptp, host-device) and nodeLost is keep, only a\nperson does. Of a lease with an address of each family both are meant.\n\nExample:\n  leasehold lease confirm 10.0.0.3"
     )]
     Confirm {
         /// The address: free, or of a lease that nobody uses

@@ -52,7 +52,7 @@ const TABLE: &[Row] = &[
     Row { does: "say where; a device is in no namespace and no cluster", ..row("lease reserve", &FLAGS, "") },
     row("lease move", &FLAGS, ""),
     row("lease release", &FLAGS, ""),
-    row("lease confirm", &[DOMAIN], NAMED),
+    row("lease confirm", &[CLUSTER, DOMAIN], "an address has no namespace"),
     row("explain", &[N, CLUSTER], "a pod's pools are looked for in all domains"),
     row("check", &[], "the whole store is audited; only --against-pods can be narrowed"),
     row("check --repair", &[], "--repair mends the whole store; look at pods without it"),

@@ -75,7 +75,8 @@ pub(crate) async fn run(site: &Site, global: &Global, command: &LeaseCommand) ->
                 let why = "leasehold lease confirm";
                 site.trail.by_hand("lease.confirmed", &confirmed.whose, &confirmed.addresses, why);
             }
-            let line = format!("{address} confirmed: nobody answers on it (held by {})", confirmed.whose);
+            let all = addresses(&confirmed.addresses);
+            let line = format!("{all} confirmed: nobody answers there (held by {})", confirmed.whose);
             print(&format!("{}\n", dry(write.dry_run, &line)))
         }
     }

@@ -439,8 +439,8 @@ pub fn release_device(
     txn
 }
 
-/// A lease that no sandbox uses goes to another pod. `None` if it is bound. Where it has been like this only for a moment, by
-/// clocks that differ, whoever had its address may still be heard: the other pod's ADD asks the wire first.
+/// A lease that no sandbox uses goes to another pod. `None` if it is bound. Its last sandbox, if that ended a moment ago, by
+/// clocks that differ, may still be heard: the other pod's ADD asks the wire first.
 #[must_use]
 pub fn move_lease(from: &Stored<Lease>, to: &LeaseId, now: Timestamp) -> Option<Txn> {
     if from.value.bound().is_some() {
@@ -450,7 +450,7 @@ pub fn move_lease(from: &Stored<Lease>, to: &LeaseId, now: Timestamp) -> Option<
     lease.id = to.clone();
     lease.since = now;
     lease.seen = None;
-    lease.unconfirmed |= from.value.since.is_recent(now);
+    lease.unconfirmed |= from.value.last().is_some() && from.value.since.is_recent(now);
     let (old, new) = (keys::lease(&from.value.id), keys::lease(to));
     let mut txn = Txn::default();
     txn.compare(Compare::Unchanged(old.clone(), from.revision));
