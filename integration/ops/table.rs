@@ -151,14 +151,15 @@ async fn undo_and_del() {
     let released =
         "L(shop/a)=r | [A(10.0.0.10)=own: del A(10.0.0.10), put R(10.0.0.10)] del L(shop/a) del T(a1)";
     assert_eq!(sent(&world), [released]);
+    let ended = format!("F=0 {released}");
     add(&n1, "shop/a", "a1").await;
     world.store.forget();
     n1.del("shop/a", "a1").await;
-    assert_eq!(sent(&world), [released]);
+    assert_eq!(sent(&world), [ended.clone()]);
     add(&n1, "shop/a", "a1").await;
     world.store.forget();
     n1.gc(&[]).await.unwrap();
-    assert_eq!(sent(&world), [released]);
+    assert_eq!(sent(&world), [ended]);
     n1.del("shop/a", "a1").await;
     assert_eq!(sent(&world), [""; 0]);
 
@@ -168,7 +169,7 @@ async fn undo_and_del() {
     add(&n1, "shop/a", "a1").await;
     world.store.forget();
     n1.del("shop/a", "a1").await;
-    assert_eq!(sent(&world), ["L(shop/a)=r | del T(a1) put L(shop/a)"]);
+    assert_eq!(sent(&world), ["F=0 L(shop/a)=r | del T(a1) put L(shop/a)"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -909,10 +909,8 @@ pub async fn release<S: Store>(
     for stored in &found.leases {
         let lease = &stored.value;
         let bound = lease.bound().is_some();
-        // A store that is frozen may not know who uses an address.
         let unconfirmed = bound || lease.unconfirmed || frozen.is_some();
-        let mut txn = changes::give_back(stored, unconfirmed, now);
-        txn.compares.push(changes::as_read(keys::frozen(), frozen));
+        let txn = changes::release(stored, frozen, now);
         if let Err(error) = commit(store, &txn, &lease.id.to_string(), dry).await {
             return Err(Halted { done: gone, error });
         }

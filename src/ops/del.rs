@@ -82,9 +82,7 @@ async fn unbind<S: Store, W, C: Clock, L: Log>(
     frozen: Option<Revision>,
     why: &str,
 ) -> Result<Option<Revision>, Refusal> {
-    let mut txn = changes::unbind(lease, frozen.is_some(), ctx.clock.now());
-    txn.compares.push(changes::as_read(keys::frozen(), frozen));
-    let txn = commit::shown(txn);
+    let txn = commit::shown(changes::end(lease, frozen, ctx.clock.now()));
     match commit::surely(ctx.store, &txn, ctx.deadline).await? {
         Sent::Applied(revision) => {
             let what = match (lease.value.sticky, lease.value.reserved) {

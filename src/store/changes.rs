@@ -11,8 +11,10 @@
 //! | [`rebind`] | L=r | put L |
 //! | [`decline`] | A=0 R=r | put R with the MAC |
 //! | [`refresh_released`] | A=0 R=r | put R with the time of now |
-//! | [`unbind`] (DEL, journal, GC, undo) | L=r | sticky, reserved: put L, del T; other: del L T; if A=L: del A, put R |
-//! | [`give_back`] (a person) | L=r | del L T; if A=L: del A, put R |
+//! | [`end`] (DEL, journal, GC) | L=r F=0 or =r | as [`unbind`]; unconfirmed where F is |
+//! | [`unbind`] (undo) | L=r | sticky, reserved: put L, del T; other: del L T; if A=L: del A, put R |
+//! | [`release`] (a person) | L=r F=0 or =r | as [`give_back`]; unconfirmed where F is, or the lease is bound |
+//! | [`give_back`] | L=r | del L T; if A=L: del A, put R |
 //! | [`reap`] (a verdict) | L=r | bound: as [`unbind`]; held: as [`give_back`]; always unconfirmed |
 //! | [`note`] | L=r | put L |
 //! | [`reaped`] | C=r | put C with the time of a pass |
@@ -222,6 +224,15 @@ pub fn note(old: &Stored<Lease>, lease: &Lease) -> Txn {
     txn
 }
 
+/// The end of a lease's sandbox by its DEL. In a store that is frozen, and may have been set back, its address may be another's
+/// since.
+#[must_use]
+pub fn end(old: &Stored<Lease>, frozen: Option<Revision>, now: Timestamp) -> Txn {
+    let mut txn = unbind(old, frozen.is_some(), now);
+    txn.compare(as_read(keys::frozen(), frozen));
+    txn
+}
+
 /// The end of a lease's sandbox. `unconfirmed`: not by its DEL.
 #[must_use]
 pub fn unbind(old: &Stored<Lease>, unconfirmed: bool, now: Timestamp) -> Txn {
@@ -237,6 +248,15 @@ pub fn unbind(old: &Stored<Lease>, unconfirmed: bool, now: Timestamp) -> Txn {
     lease.seen = controller.map(|controller| Seen { controller: Some(controller), ..Seen::default() });
     let mut txn = note(old, &lease);
     txn.detach(&old.value);
+    txn
+}
+
+/// A person ends a lease. Its sandbox may answer on, or in a store that is frozen another's.
+#[must_use]
+pub fn release(old: &Stored<Lease>, frozen: Option<Revision>, now: Timestamp) -> Txn {
+    let unconfirmed = old.value.bound().is_some() || old.value.unconfirmed || frozen.is_some();
+    let mut txn = give_back(old, unconfirmed, now);
+    txn.compare(as_read(keys::frozen(), frozen));
     txn
 }
 
