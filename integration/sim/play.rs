@@ -627,6 +627,8 @@ impl<'h> Player<'h> {
                 };
                 state.falls_silent(*node);
             }
+            // Nor is what an ADD of a pod that is gone does meanwhile to one that nobody hears.
+            Action::CutAll { .. } if self.adds_what_is_gone() => {}
             Action::CutAll { node } => {
                 self.told(action);
                 self.kill(|op| op.node == Some(*node));
@@ -787,6 +789,15 @@ impl<'h> Player<'h> {
         let own = |index: usize| state.sandboxes[index].holder == *holder;
         self.tasks.iter().any(|task| task.op.sandbox.is_some_and(own))
             || state.sandboxes.iter().any(|s| s.holder == *holder && s.stage == Stage::Starting)
+    }
+
+    /// Does an ADD work for a pod that the API has no more?
+    fn adds_what_is_gone(&self) -> bool {
+        let state = self.state();
+        self.tasks.iter().filter_map(|task| task.op.sandbox).any(|index| {
+            let sandbox = &state.sandboxes[index];
+            sandbox.uid.is_some() && state.pod_of(&sandbox.holder).map(|pod| pod.uid) != sandbox.uid
+        })
     }
 
     fn add_old(&mut self, slot: usize, fates: &[(u8, Fate)]) {
