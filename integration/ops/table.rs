@@ -155,7 +155,7 @@ async fn undo_and_del() {
     add(&n1, "shop/a", "a1").await;
     world.store.forget();
     n1.del("shop/a", "a1").await;
-    assert_eq!(sent(&world), [ended.clone()]);
+    assert_eq!(sent(&world), std::slice::from_ref(&ended));
     add(&n1, "shop/a", "a1").await;
     world.store.forget();
     n1.gc(&[]).await.unwrap();
