@@ -331,7 +331,7 @@ fn persons(world: &World) -> Vec<(&'static str, Txn)> {
             changes::reserve_device(&domain, ip("10.0.0.11"), None, "printer", Timestamp(1)),
         ),
         ("move", changes::move_lease(&held, &id("shop/m"), Timestamp(1)).unwrap()),
-        ("release", changes::release(&held, None, Timestamp(1))),
+        ("release", changes::release(&held, None, Timestamp(1)).0),
         ("note", changes::note(&held, &held.value)),
         ("apply", changes::apply_pool(&document, &made, None, &[])),
     ];

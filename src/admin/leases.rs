@@ -909,8 +909,7 @@ pub async fn release<S: Store>(
     for stored in &found.leases {
         let lease = &stored.value;
         let bound = lease.bound().is_some();
-        let unconfirmed = bound || lease.unconfirmed || frozen.is_some();
-        let txn = changes::release(stored, frozen, now);
+        let (txn, unconfirmed) = changes::release(stored, frozen, now);
         if let Err(error) = commit(store, &txn, &lease.id.to_string(), dry).await {
             return Err(Halted { done: gone, error });
         }

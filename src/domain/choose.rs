@@ -18,7 +18,7 @@ pub const DECLINED_FOR_MS: i64 = 10 * 60 * 1000;
 pub const DECLINED_UNCONFIRMED_FOR_MS: i64 = 60 * 1000;
 
 /// An address whose last sandbox was never DELed rests for so long at least, for its own pod, too: that sandbox may just have
-/// been leased it, and is heard by then.
+/// been leased it, and is heard by then. It is what an ADD waits for who may not be heard yet.
 pub const UNCONFIRMED_FOR_MS: i64 = 5_000;
 
 /// How long an address that was given back rests, milliseconds.
@@ -130,15 +130,11 @@ impl Chooser<'_> {
         if let Some((number, free)) = own {
             let probe = free.released.unconfirmed;
             // No cool-down for its own, but for who may not be heard yet.
-            let alone = Self { cool_down_ms: 0, ..*self };
-            return match alone.ready_in(free).filter(|_| probe) {
-                None if probe => {
-                    Choice::Cooling { ready_in_ms: UNCONFIRMED_FOR_MS, count: 1, future: Some(*number) }
-                }
-                Some(ready_in_ms @ 1..) => Choice::Cooling { ready_in_ms, count: 1, future: None },
-                Some(_) | None => {
-                    Choice::Take(Pick { number: *number, released: Some(free.revision), probe })
-                }
+            let ready_in = if probe { Self { cool_down_ms: 0, ..*self }.ready_in(free) } else { Some(0) };
+            return match ready_in {
+                Some(0) => Choice::Take(Pick { number: *number, released: Some(free.revision), probe }),
+                Some(ready_in_ms) => Choice::Cooling { ready_in_ms, count: 1, future: None },
+                None => Choice::Cooling { ready_in_ms: UNCONFIRMED_FOR_MS, count: 1, future: Some(*number) },
             };
         }
         if let Some(number) = self.untouched(usable, window, start) {

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     domain::{
         addr::number,
-        choose::WINDOW,
+        choose::{UNCONFIRMED_FOR_MS, WINDOW},
         lease::{AddressHolder, Binding, Holder, Lease, LeaseId, LeasedAddress, Seen, Stamp, Timestamp},
         names::{ContainerId, DomainName, IfName, Uid},
         pool::{
@@ -43,6 +43,8 @@ const TO_ANSWER: Duration = Duration::from_secs(3);
 const TO_WIRE: Duration = Duration::from_secs(2);
 /// So long after it was committed a lease is on the wire, or its ADD commits once more, or there is no ADD any more.
 pub(super) const TO_ARRIVE: Duration = TO_ANSWER.saturating_add(TO_WIRE);
+const _: () =
+    assert!(TO_ARRIVE.as_millis() == UNCONFIRMED_FOR_MS as u128, "released or held: one time to arrive");
 /// What an ADD keeps to ask the wire, and to commit.
 const TO_PROBE: Duration = Duration::from_secs(2);
 /// What an ADD that was late has beyond its deadline, to take back what it bound.
@@ -577,8 +579,8 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         if last.is_none() && !lease.value.reserved {
             return Ok(());
         }
-        let (node, at) = last.map_or((None, lease.value.since), |stamp| (Some(&stamp.node), stamp.at));
-        let gone = match last.filter(|_| node == Some(&self.ctx.node.node)) {
+        let at = last.map_or(lease.value.since, |stamp| stamp.at);
+        let gone = match last.filter(|stamp| stamp.node == self.ctx.node.node) {
             Some(stamp) => self.since(stamp.boot_clock),
             None if self.ctx.clock.now().since(at) > 2 * MOST_SKEW_MS => return Ok(()),
             None => self.seen_for(view, lease),

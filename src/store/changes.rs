@@ -251,13 +251,13 @@ pub fn unbind(old: &Stored<Lease>, unconfirmed: bool, now: Timestamp) -> Txn {
     txn
 }
 
-/// A person ends a lease. Its sandbox may answer on, or in a store that is frozen another's.
+/// A person ends a lease; and may somebody still answer? Its sandbox may, or in a store that is frozen another's.
 #[must_use]
-pub fn release(old: &Stored<Lease>, frozen: Option<Revision>, now: Timestamp) -> Txn {
+pub fn release(old: &Stored<Lease>, frozen: Option<Revision>, now: Timestamp) -> (Txn, bool) {
     let unconfirmed = old.value.bound().is_some() || old.value.unconfirmed || frozen.is_some();
     let mut txn = give_back(old, unconfirmed, now);
     txn.compare(as_read(keys::frozen(), frozen));
-    txn
+    (txn, unconfirmed)
 }
 
 /// The end of a lease: its addresses are released.
