@@ -1,7 +1,7 @@
 //! Which endpoint is asked: one connection to each, a hedge when the first is silent, and what a failure proves.
 //!
-//! etcd-client balances over endpoints that may be dead, and waits for ever. So each endpoint has a channel of
-//! its own here, and this module chooses.
+//! etcd-client balances over endpoints that may be dead, and waits for ever. So each endpoint has a connection of
+//! its own here ([`channel`]), and this module chooses.
 
 use std::{
     collections::hash_map::RandomState,
@@ -9,28 +9,26 @@ use std::{
     future::{Future, poll_fn},
     hash::{BuildHasher, Hasher},
     io,
-    mem::replace,
     path::PathBuf,
     pin::Pin,
-    sync::{Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Poll,
     time::Duration,
 };
 
-use etcd_client::{Channel, Client, ConnectOptions, KvClient};
-use hyper_util::client::legacy::connect::HttpConnector;
-use thiserror::Error;
+use etcd_client::{Client, ConnectOptions, KvClient};
+use hyper::Uri;
 use tokio::time::{Instant, sleep_until, timeout};
-use tonic::{Code, codegen::Service, transport::Uri};
+use tonic::Code;
 
 use crate::store::{
     Revision, StoreError,
-    etcd::{EtcdSettings, Login, tls},
+    etcd::{EtcdSettings, Login, channel, tls},
 };
 
 /// A read is given up after this; so is connecting for a commit. A cluster whose leader has died needs up to
 /// 2 s for the next one, and DEL, which has 5 s, must still write its journal.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// A silent endpoint is joined by the next after this.
 const HEDGE: Duration = Duration::from_millis(100);
@@ -48,8 +46,8 @@ const LARGEST_ANSWER: usize = 64 << 20;
 /// A connection to one endpoint, logged in where that is needed.
 #[derive(Clone)]
 pub(crate) struct Link {
-    /// For everything but keys.
-    pub(crate) client: Client,
+    /// For everything but keys. A copy of it is one of each of its ten clients.
+    pub(crate) client: Arc<Client>,
     /// For keys.
     pub(crate) kv: KvClient,
     /// There was a login to be made, and the store wanted none.
@@ -182,21 +180,14 @@ impl Endpoints {
     }
 
     async fn connect(&self, url: &str) -> Result<Link, Cause> {
-        let mut endpoint = tonic::transport::Endpoint::from_shared(url.to_owned())
-            .map_err(|error| Cause::NotSent(chain(&error)))?;
-        if url.starts_with("https:") {
-            let config = tls::client_config(&self.settings.tls).map_err(Cause::Credentials)?;
-            endpoint = endpoint.tls_config(config).map_err(|error| {
-                tls::fault_in(&self.settings.tls)
-                    .map_or_else(|| Cause::NotSent(chain(&error)), Cause::Credentials)
-            })?;
-        }
-        let channel = endpoint
-            .connect_with_connector(Once::new())
-            .await
-            .map_err(|error| self.transport(&error, url, false))?;
+        let uri: Uri = url.parse().map_err(|error| Cause::NotSent(chain(&error)))?;
+        let tls = match url.starts_with("https:") {
+            true => Some(tls::client_config(&self.settings.tls).map_err(Cause::Credentials)?),
+            false => None,
+        };
         // No keep-alive: every request has a time limit below the 5 s that etcd wants between two pings.
-        let channel = Channel::Tonic(channel);
+        let channel =
+            channel::connect(&uri, tls).await.map_err(|error| self.transport(&*error, url, false))?;
         let mut anonymous = false;
         let client = match &self.settings.login {
             None => Client::from_channel(channel, None).await,
@@ -214,7 +205,7 @@ impl Endpoints {
                 }
             }
         };
-        let client = client.map_err(|error| self.of_login(self.cause(error, url)))?;
+        let client = Arc::new(client.map_err(|error| self.of_login(self.cause(error, url)))?);
         let kv = client.kv_client().max_decoding_message_size(LARGEST_ANSWER);
         Ok(Link { client, kv, anonymous })
     }
@@ -423,12 +414,9 @@ impl Endpoints {
     /// What a failure of the connection proves; `sent`: a request may have been on it.
     fn transport(&self, error: &(dyn Error + 'static), url: &str, sent: bool) -> Cause {
         let files = &self.settings.tls;
-        let mut connected = true;
+        let mut ended = false;
         for link in causes(error) {
-            if link.is::<ConnectionEnded>() {
-                return Cause::Ended(link.to_string());
-            }
-            connected &= !link.is::<tonic::ConnectError>();
+            ended |= link.is::<channel::Ended>();
             let tls_error = link
                 .downcast_ref::<rustls::Error>()
                 .or_else(|| link.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref::<rustls::Error>());
@@ -447,51 +435,16 @@ impl Endpoints {
                 return Cause::Credentials(error);
             }
         }
-        if sent && connected {
+        if ended {
+            return Cause::Ended("the connection ended".to_owned());
+        }
+        if sent {
             return Cause::Unanswered(chain(error));
         }
         match tls::fault_in(files) {
             Some(fault) if url.starts_with("https:") => Cause::Credentials(fault),
             Some(_) | None => Cause::NotSent(chain(error)),
         }
-    }
-}
-
-/// Connects one time. tonic connects again by itself, unseen; but a commit must not reach a server that has answered
-/// nothing yet: it may be frozen, or have been restored from a snapshot since the reads that the commit rests on.
-struct Once {
-    connector: HttpConnector,
-    done: bool,
-}
-
-#[derive(Debug, Error)]
-#[error("the connection ended")]
-struct ConnectionEnded;
-
-impl Once {
-    fn new() -> Self {
-        let mut connector = HttpConnector::new();
-        connector.enforce_http(false);
-        connector.set_nodelay(true);
-        Self { connector, done: false }
-    }
-}
-
-impl Service<Uri> for Once {
-    type Response = <HttpConnector as Service<Uri>>::Response;
-    type Error = Box<dyn Error + Send + Sync>;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.connector.poll_ready(context).map_err(Into::into)
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        if replace(&mut self.done, true) {
-            return Box::pin(async { Err(ConnectionEnded.into()) });
-        }
-        let connecting = self.connector.call(uri);
-        Box::pin(async { Ok(connecting.await?) })
     }
 }
 

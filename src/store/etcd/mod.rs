@@ -10,6 +10,7 @@
 //! "database space exceeded" proves nothing either: it was a success for 127 of 128 writers in flight when the
 //! quota was crossed. Nothing here decides; nothing retries a commit.
 
+mod channel;
 mod connect;
 mod tls;
 
@@ -245,7 +246,8 @@ impl EtcdStore {
 
     async fn status_of(&self, index: usize) -> (usize, EndpointStatus) {
         let endpoint = self.endpoints.url(index).to_owned();
-        let ask = self.endpoints.ask(index, |mut link| async move { link.client.status().await });
+        let ask =
+            self.endpoints.ask(index, |link| async move { link.client.maintenance_client().status().await });
         let answer = match timeout(STATUS_PATIENCE, ask).await {
             Ok(Ok(status)) => Ok(MemberStatus {
                 version: status.version().to_owned(),

@@ -3,19 +3,22 @@
 //! The path of a request reads the files and nothing more. Dates, and whether key and certificate belong
 //! together, are looked at when something has failed, or when somebody asks ([`check_files`]).
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rustls::{
-    CertificateError,
+    CertificateError, ClientConfig, RootCertStore,
+    crypto::ring::default_provider,
     pki_types::{CertificateDer, UnixTime},
     sign::CertifiedKey,
 };
-use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::{
     domain::lease::Timestamp,
     pem::{Fault, certificates, day, load, not_accepted, private_key, validity},
-    store::StoreError,
+    store::{StoreError, etcd::channel::ALPN},
 };
 
 impl From<Fault> for StoreError {
@@ -75,7 +78,7 @@ pub(crate) fn check_files(files: &TlsFiles, now: Timestamp) -> Result<Vec<Certif
     let chain = certificates(&cert.display().to_string(), &load(cert)?)?;
     let private = private_key(&key.display().to_string(), &load(key)?)?;
     let own = chain.first().map(|first| dates_of(cert, first)).transpose()?;
-    match CertifiedKey::from_der(chain, private, &rustls::crypto::ring::default_provider()) {
+    match CertifiedKey::from_der(chain, private, &default_provider()) {
         Ok(_) => {}
         Err(rustls::Error::InconsistentKeys(_)) => {
             return Err(fault(key, format!("does not belong to the certificate {}", cert.display())));
@@ -98,15 +101,29 @@ pub(crate) fn check_files(files: &TlsFiles, now: Timestamp) -> Result<Vec<Certif
     Ok(all)
 }
 
-/// What tonic wants; only whether the files can be read is looked at.
-pub(crate) fn client_config(files: &TlsFiles) -> Result<ClientTlsConfig, StoreError> {
-    let mut config = ClientTlsConfig::new();
+/// What TLS needs; only whether the files can be used is looked at.
+pub(crate) fn client_config(files: &TlsFiles) -> Result<ClientConfig, StoreError> {
+    let mut roots = RootCertStore::empty();
     if let Some(path) = &files.cacert {
-        config = config.ca_certificate(Certificate::from_pem(load(path)?));
+        for certificate in certificates(&path.display().to_string(), &load(path)?)? {
+            roots.add(certificate).map_err(|error| fault(path, format!("cannot be used: {error}")))?;
+        }
     }
-    if let Some((cert, key)) = files.pair()? {
-        config = config.identity(Identity::from_pem(load(cert)?, load(key)?));
-    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| StoreError::NotReached { reason: error.to_string() })?
+        .with_root_certificates(roots);
+    let mut config = match files.pair()? {
+        None => builder.with_no_client_auth(),
+        Some((cert, key)) => {
+            let chain = certificates(&cert.display().to_string(), &load(cert)?)?;
+            let private = private_key(&key.display().to_string(), &load(key)?)?;
+            builder.with_client_auth_cert(chain, private).map_err(|error| {
+                fault_in(files).unwrap_or_else(|| fault(key, format!("cannot be used: {error}")))
+            })?
+        }
+    };
+    config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(config)
 }
 
