@@ -29,6 +29,9 @@ use crate::store::{
 /// A read is given up after this; so is connecting for a commit. A cluster whose leader has died needs up to
 /// 2 s for the next one, and DEL, which has 5 s, must still write its journal.
 const PATIENCE: Duration = Duration::from_secs(4);
+/// The same where there is nobody else to ask, and nothing was answered yet: then giving up is only to begin anew, at the
+/// end of the queue of all who connect to a server at once.
+const PATIENCE_ALONE: Duration = Duration::from_secs(8);
 
 /// A silent endpoint is joined by the next after this.
 const HEDGE: Duration = Duration::from_millis(100);
@@ -233,6 +236,10 @@ impl Endpoints {
         ask: impl Fn(usize) -> Attempt<'a, T>,
     ) -> Result<(usize, T), StoreError> {
         let begun = Instant::now();
+        let patience = match order {
+            [only] if !self.has_answered(*only) => PATIENCE_ALONE,
+            _ => PATIENCE,
+        };
         let mut waiting = order.iter().copied();
         let mut next = waiting.next();
         let mut running: Vec<(usize, Instant, Attempt<'a, T>)> = Vec::new();
@@ -263,7 +270,7 @@ impl Endpoints {
                 biased;
                 ended = first_ended(&mut running) => ended,
                 () = sleep_until(start), if next.is_some() => continue,
-                () = sleep_until(begun + PATIENCE) => break,
+                () = sleep_until(begun + patience) => break,
             };
             let (index, result) = ended;
             let cause = match result {
