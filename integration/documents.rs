@@ -421,6 +421,7 @@ fn node_works(node: &HostFile, admin: &HostFile) -> bool {
     let Ok(text) = fs::read_to_string(&seen) else { return false };
     let mut sight: Value = serde_json::from_str(&text).unwrap();
     sight["revision"] = json!(1_000_000_000);
+    sight.as_object_mut().unwrap().shift_remove("sum");
     fs::write(&seen, sight.to_string()).unwrap();
     done &= !add(web, "c4") && Cli::new(admin).args(["thaw"]).run().stdout() == "store thawed\n";
     fs::remove_file(&seen).unwrap();

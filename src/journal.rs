@@ -8,7 +8,7 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -397,10 +397,51 @@ impl Memory {
     }
 }
 
-/// The file of a node's [`Memory`].
+/// The file of a node's [`Memory`]. It is written in place: a new one that takes the place of the last is six more calls of
+/// the file system, in every ADD. So what is read says by its sum whether it is whole.
 #[derive(Clone, Debug)]
 pub struct Sight {
     path: PathBuf,
+}
+
+/// What the file begins with; the sum of all that follows its quote and comma is next.
+const SEAL: &str = "{\"sum\":\"";
+/// The file's length is a multiple of this, so that mostly a write covers all of what was there.
+const BLOCK: usize = 4096;
+/// How often a file is read that somebody writes at this moment.
+const READS: u32 = 3;
+
+/// What is in a file of a [`Sight`].
+#[derive(Debug, Eq, PartialEq)]
+enum Content {
+    /// Whole.
+    Whole(Memory),
+    /// Of a version that wrote no sum, and whole files only.
+    Unsealed(Memory),
+    /// Half written, or by somebody else.
+    Torn,
+}
+
+fn sum(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A file of this text, which is a JSON object.
+fn seal(text: &str) -> Vec<u8> {
+    let rest = text.trim_end().trim_start_matches('{');
+    let mut bytes = format!("{SEAL}{}\",{rest}", sum(rest)).into_bytes();
+    bytes.resize((bytes.len() + 1).next_multiple_of(BLOCK), b' ');
+    bytes.pop();
+    bytes.push(b'\n');
+    bytes
+}
+
+fn unseal(text: &str) -> Content {
+    let Some(sealed) = text.strip_prefix(SEAL) else { return Content::Unsealed(Memory::parse(text)) };
+    match sealed.split_once("\",") {
+        Some((expected, rest)) if sum(rest.trim_end()) == expected => Content::Whole(Memory::parse(text)),
+        Some(_) | None => Content::Torn,
+    }
 }
 
 impl Sight {
@@ -413,19 +454,35 @@ impl Sight {
     /// What was seen last; nothing, if nothing was, or the file cannot be read.
     #[must_use]
     pub fn load(&self) -> Memory {
-        fs::read_to_string(&self.path).map(|text| Memory::parse(&text)).unwrap_or_default()
+        match self.content() {
+            Some(Content::Whole(memory) | Content::Unsealed(memory)) => memory,
+            Some(Content::Torn) | None => Memory::default(),
+        }
+    }
+
+    /// `None`: there is no file, or it is no text.
+    fn content(&self) -> Option<Content> {
+        for _ in 1..READS {
+            match unseal(&fs::read_to_string(&self.path).ok()?) {
+                Content::Torn => {}
+                content @ (Content::Whole(_) | Content::Unsealed(_)) => return Some(content),
+            }
+        }
+        Some(unseal(&fs::read_to_string(&self.path).ok()?))
     }
 
     /// Remembers. Not made durable: after a crash the node knows a little less, which is safe. Nor locked: of two runs
-    /// at once one may forget the other's pools, which costs the next one a read, or its sightings, which costs a wait.
+    /// at once one may forget the other's pools, which costs the next one a read, or its sightings, a wait.
     /// Nothing is written for a mere change of the pools' order.
     ///
     /// # Errors
     /// The file system's.
     pub fn save(&self, memory: &Memory) -> io::Result<()> {
         let mut memory = memory.clone();
-        let known = self.load();
-        if known.store == memory.store {
+        let content = self.content();
+        if let Some(Content::Whole(known) | Content::Unsealed(known)) = &content
+            && known.store == memory.store
+        {
             memory.revision = memory.revision.max(known.revision);
             if memory.revision == known.revision
                 && memory.sightings == known.sightings
@@ -435,10 +492,27 @@ impl Sight {
             }
         }
         let Some(text) = memory.text() else { return Ok(()) };
-        if let Some(folder) = self.path.parent() {
-            make_folder(folder)?;
+        let bytes = seal(&text);
+        if let Some(Content::Unsealed(_)) = content {
+            // Whoever reads a part of it would not know.
+            return replace(&self.path, &bytes, false);
         }
-        replace(&self.path, text.as_bytes(), false)
+        let file = create(&self.path)?;
+        file.write_all_at(&bytes, 0)?;
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if file.metadata()?.len() > length { file.set_len(length) } else { Ok(()) }
+    }
+}
+
+/// Opens a file of the state folder as it is, or makes both.
+fn create(path: &Path) -> io::Result<File> {
+    let open = || OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    match open() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            path.parent().map_or(Ok(()), make_folder)?;
+            open()
+        }
+        other => other,
     }
 }
 
@@ -536,6 +610,7 @@ mod tests {
         journal.write(&entry("c1")).unwrap();
         sight.save(&memory("s1", 1, &[])).unwrap();
         let age = |path: &Path| File::open(path).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        fs::write(&sight.path, "{}").unwrap(); // of a version that wrote such files
         let left = [journal.folder().join("aa.tmp1"), state.join("store.tmp1")];
         let young = [journal.folder().join("aa.tmp2"), state.join("store.tmp2")];
         for path in left.iter().chain(&young) {
@@ -583,6 +658,49 @@ mod tests {
         fs::remove_dir_all(&state).unwrap();
     }
 
+    /// Its reader sees a half of it at worst, and knows.
+    #[test]
+    fn a_sight_that_is_half_written_says_nothing_and_is_written_whole_again() {
+        let state = folder("torn");
+        let sight = Sight::new(&state);
+        let names: Vec<String> = (0..400).map(|number| format!("pool-{number}")).collect();
+        let long = memory("s1", 7, &names.iter().map(String::as_str).collect::<Vec<_>>());
+        let short = memory("s1", 8, &["lan"]);
+        sight.save(&long).unwrap();
+        assert_eq!(sight.load(), long);
+        let longer = fs::read(&sight.path).unwrap();
+        assert_eq!(longer.len(), 2 * BLOCK);
+        fs::remove_file(&sight.path).unwrap();
+        sight.save(&short).unwrap();
+        let shorter = fs::read(&sight.path).unwrap();
+        assert_eq!(shorter.len(), BLOCK);
+        for cut in 0..BLOCK {
+            let torn = [&shorter[..cut], &longer[cut..]].concat();
+            fs::write(&sight.path, &torn).unwrap();
+            let seen = sight.load();
+            // As long as nothing that differs was written, it is the one before.
+            assert!(seen == Memory::default() || seen == long && cut <= SEAL.len() + 16, "{cut}");
+            fs::write(&sight.path, &shorter[..cut]).unwrap();
+            let seen = sight.load();
+            assert!(seen == Memory::default() || seen == short && cut > 60, "{cut}");
+        }
+        fs::write(&sight.path, [&shorter[..], &longer[BLOCK..]].concat()).unwrap();
+        assert_eq!(sight.load(), Memory::default());
+        sight.save(&short).unwrap();
+        assert_eq!(fs::read(&sight.path).unwrap(), shorter);
+        assert_eq!(sight.load(), short);
+        // Of an older version: replaced whole.
+        fs::write(&sight.path, long.text().unwrap()).unwrap();
+        let before = fs::metadata(&sight.path).unwrap().ino();
+        sight.save(&memory("s1", 9, &["lan"])).unwrap();
+        assert_ne!(fs::metadata(&sight.path).unwrap().ino(), before);
+        assert_eq!(sight.load(), memory("s1", 9, &["lan"]));
+        let before = fs::metadata(&sight.path).unwrap().ino();
+        sight.save(&memory("s1", 10, &["lan"])).unwrap();
+        assert_eq!(fs::metadata(&sight.path).unwrap().ino(), before);
+        fs::remove_dir_all(&state).unwrap();
+    }
+
     fn sighting(revision: i64, at: u64) -> Sighting {
         Sighting { revision: Revision(revision), boot: BootId::new("b1").unwrap(), at }
     }
@@ -594,8 +712,9 @@ mod tests {
         let mut seen = memory("s1", 5, &["lan"]);
         seen.sightings = vec![sighting(4, 9), sighting(3, 2)];
         sight.save(&seen).unwrap();
-        // An older version knows no more than `store`, `revision` and `pools`.
-        let written: Value = serde_json::from_slice(&fs::read(&sight.path).unwrap()).unwrap();
+        // An older version knows no more than `store`, `revision` and `pools`, or `sightings`.
+        let mut written: Value = serde_json::from_slice(&fs::read(&sight.path).unwrap()).unwrap();
+        assert!(written.as_object_mut().unwrap().shift_remove("sum").is_some());
         let sightings =
             json!([{"revision": 4, "boot": "b1", "at": 9}, {"revision": 3, "boot": "b1", "at": 2}]);
         let expected =
