@@ -1,5 +1,5 @@
-//! What a node keeps on its own disk: DELs that the store did not take yet, how far it has seen the store, and the names
-//! of the pools that it used last.
+//! What a node keeps on its own disk: DELs that the store did not take yet, how far it has seen the store, the names of
+//! the pools that it used last, and what was free in those that are crowded.
 //!
 //! A journal entry is one file per attachment, written to the disk before it counts, and locked while somebody
 //! works on it. It only says that a container is gone; replaying it compares the container, so an old entry harms
@@ -8,6 +8,7 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
+    net::IpAddr,
     os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     thread,
@@ -21,8 +22,8 @@ use crate::{
     domain::{
         lease::Holder,
         names::{
-            BootId, ClusterName, ContainerId, IfName, Namespace, NetworkName, NodeName, PodName, PoolName,
-            StoreId,
+            BootId, ClusterName, ContainerId, DomainName, IfName, Namespace, NetworkName, NodeName, PodName,
+            PoolName, StoreId,
         },
     },
     store::Revision,
@@ -348,6 +349,20 @@ pub struct Memory {
     /// When it was seen, the latest first, a second apart: a lease whose revision was seen long ago was not written
     /// just now, whatever the clocks of others say.
     pub sightings: Vec<Sighting>,
+    /// What was free in pools that are crowded, the pool used last first. It is asked for in an ADD's first read, and only
+    /// what is free by that answer is taken, under the same compares as any address: a wrong one costs a question.
+    pub spares: Vec<Spares>,
+}
+
+/// Addresses of a crowded pool that this node saw free. None of them is the node's own.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Spares {
+    /// The pool.
+    pub pool: PoolName,
+    /// The domain in which they were free.
+    pub domain: DomainName,
+    /// They; perhaps none.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// The store had come this far when this node looked.
@@ -374,11 +389,20 @@ impl Memory {
                 at: value.get("at")?.as_u64()?,
             })
         };
+        let spares = |value: &Value| {
+            let addresses = value.get("addresses")?.as_array()?;
+            Some(Spares {
+                pool: PoolName::new(value.get("pool")?.as_str()?).ok()?,
+                domain: DomainName::new(value.get("domain")?.as_str()?).ok()?,
+                addresses: addresses.iter().filter_map(|address| address.as_str()?.parse().ok()).collect(),
+            })
+        };
         Self {
             store: value.get("store").and_then(Value::as_str).and_then(|id| StoreId::new(id).ok()),
             revision: Revision(value.get("revision").and_then(Value::as_i64).unwrap_or(0)),
             pools: list("pools").filter_map(|name| PoolName::new(name.as_str()?).ok()).collect(),
             sightings: list("sightings").filter_map(sighting).collect(),
+            spares: list("spares").filter_map(spares).collect(),
         }
     }
 
@@ -386,12 +410,14 @@ impl Memory {
     #[must_use]
     pub fn text(&self) -> Option<String> {
         let sighting = |sighting: &Sighting| json!({"revision": sighting.revision.0, "boot": sighting.boot.as_str(), "at": sighting.at});
+        let spares = |spares: &Spares| json!({"pool": spares.pool.as_str(), "domain": spares.domain.as_str(), "addresses": spares.addresses});
         let text = json!({
             "v": VERSION,
             "store": self.store.as_ref()?.as_str(),
             "revision": self.revision.0,
             "pools": self.pools.iter().map(PoolName::as_str).collect::<Vec<_>>(),
             "sightings": self.sightings.iter().map(sighting).collect::<Vec<_>>(),
+            "spares": self.spares.iter().map(spares).collect::<Vec<_>>(),
         });
         Some(format!("{text}\n"))
     }
@@ -472,7 +498,7 @@ impl Sight {
     }
 
     /// Remembers. Not made durable: after a crash the node knows a little less, which is safe. Nor locked: of two runs
-    /// at once one may forget the other's pools, which costs the next one a read, or its sightings, a wait.
+    /// at once one may forget the other's pools or spares, which costs the next one a read, or its sightings, a wait.
     /// Nothing is written for a mere change of the pools' order.
     ///
     /// # Errors
@@ -486,6 +512,7 @@ impl Sight {
             memory.revision = memory.revision.max(known.revision);
             if memory.revision == known.revision
                 && memory.sightings == known.sightings
+                && memory.spares == known.spares
                 && memory.pools.iter().all(|name| known.pools.contains(name))
             {
                 return Ok(());
@@ -549,6 +576,7 @@ mod tests {
             revision: Revision(revision),
             pools: pools.iter().map(|name| PoolName::new(*name).unwrap()).collect(),
             sightings: Vec::new(),
+            spares: Vec::new(),
         }
     }
 
@@ -655,7 +683,18 @@ mod tests {
         seen.sightings.push(sighting(5, 7_000_000));
         sight.save(&seen).unwrap();
         assert_eq!(sight.load(), seen);
+        seen.spares.push(spares("lan", &["10.0.0.1", "fd00::1"]));
+        sight.save(&seen).unwrap();
+        assert_eq!(sight.load(), seen);
         fs::remove_dir_all(&state).unwrap();
+    }
+
+    fn spares(pool: &str, addresses: &[&str]) -> Spares {
+        Spares {
+            pool: PoolName::new(pool).unwrap(),
+            domain: DomainName::new("default").unwrap(),
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        }
     }
 
     /// Its reader sees a half of it at worst, and knows.
@@ -711,14 +750,15 @@ mod tests {
         let sight = Sight::new(&state);
         let mut seen = memory("s1", 5, &["lan"]);
         seen.sightings = vec![sighting(4, 9), sighting(3, 2)];
+        seen.spares = vec![spares("lan", &["10.0.0.1"]), spares("db", &[])];
         sight.save(&seen).unwrap();
         // An older version knows no more than `store`, `revision` and `pools`, or `sightings`.
         let mut written: Value = serde_json::from_slice(&fs::read(&sight.path).unwrap()).unwrap();
         assert!(written.as_object_mut().unwrap().shift_remove("sum").is_some());
         let sightings =
             json!([{"revision": 4, "boot": "b1", "at": 9}, {"revision": 3, "boot": "b1", "at": 2}]);
-        let expected =
-            json!({"v": 1, "store": "s1", "revision": 5, "pools": ["lan"], "sightings": sightings});
+        let spares = json!([{"pool": "lan", "domain": "default", "addresses": ["10.0.0.1"]}, {"pool": "db", "domain": "default", "addresses": []}]);
+        let expected = json!({"v": 1, "store": "s1", "revision": 5, "pools": ["lan"], "sightings": sightings, "spares": spares});
         assert_eq!(written, expected);
         let case = |text: &str, expected: &[&str]| {
             fs::write(&sight.path, text).unwrap();
@@ -729,6 +769,10 @@ mod tests {
         case(r#"{"v":1,"store":"s1","revision":5,"pools":[7,"../x","",null,["lan"],"db"]}"#, &["db"]);
         case(
             r#"{"v":1,"store":"s1","revision":5,"sightings":[7,{},{"revision":4,"at":9},{"revision":"4","boot":"b1","at":9}]}"#,
+            &[],
+        );
+        case(
+            r#"{"v":1,"store":"s1","revision":5,"spares":[7,{},{"pool":"lan","domain":"d"},{"pool":"../x","domain":"d","addresses":[]}]}"#,
             &[],
         );
         case(r#"{"v":2,"store":"s1","revision":5,"pools":["lan"],"more":{}}"#, &["lan"]);

@@ -53,6 +53,37 @@ pub struct Window {
     pub released: BTreeMap<u128, FreeOnce>,
 }
 
+impl Window {
+    /// What nobody has: first what has neither key, then what was released, the longest ago first. Not what has to be
+    /// probed, or what this run may not take.
+    #[must_use]
+    pub fn free(&self, usable: &AddrSet) -> Vec<u128> {
+        let runs = usable.slice(self.from, self.to);
+        let all = || runs.iter().flat_map(|run| run.first()..=run.last());
+        let untouched =
+            all().filter(|number| !self.taken.contains(number) && !self.released.contains_key(number));
+        let mut released: Vec<(i64, u128)> = all()
+            .filter(|number| !self.taken.contains(number))
+            .filter_map(|number| Some((self.released.get(&number)?, number)))
+            .filter(|(free, _)| {
+                !free.shunned && !free.released.unconfirmed && free.released.declined.is_none()
+            })
+            .map(|(free, number)| (free.revision, number))
+            .collect();
+        released.sort_unstable();
+        untouched.chain(released.into_iter().map(|(_, number)| number)).collect()
+    }
+}
+
+/// An address that was looked at by itself, and is not taken: as the node remembered it, from a crowded pool.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Spare {
+    /// Its number.
+    pub number: u128,
+    /// Its released key, if it has one.
+    pub released: Option<FreeOnce>,
+}
+
 /// The positions of a window around one, inside a set of this size.
 #[must_use]
 pub fn window_around(position: u128, size: u128, width: u128) -> (u128, u128) {
@@ -171,6 +202,31 @@ impl Chooser<'_> {
             None if count > 0 => Choice::Cooling { ready_in_ms, count, future },
             None => Choice::Nothing,
         }
+    }
+
+    /// The choice out of spares, in the same order, but for what would have to be probed: that is left to a look around.
+    #[must_use]
+    pub fn spare(&self, spares: &[Spare]) -> Option<Pick> {
+        let quiet = |free: &FreeOnce| !free.released.unconfirmed && free.released.declined.is_none();
+        let released = || spares.iter().filter_map(|spare| Some((spare.number, spare.released.as_ref()?)));
+        let pick =
+            |(number, free): (u128, &FreeOnce)| Pick { number, released: Some(free.revision), probe: false };
+        if let Some(own) = released().find(|(_, free)| self.is_own(free) && quiet(free)) {
+            return Some(pick(own));
+        }
+        let untouched: Vec<&Spare> = spares.iter().filter(|spare| spare.released.is_none()).collect();
+        if !untouched.is_empty() {
+            let at = usize::try_from(self.chance % untouched.len() as u64).unwrap_or(0);
+            return untouched.get(at).map(|spare| Pick {
+                number: spare.number,
+                released: None,
+                probe: false,
+            });
+        }
+        released()
+            .filter(|(_, free)| quiet(free) && self.ready_in(free) == Some(0))
+            .min_by_key(|(_, free)| free.revision)
+            .map(pick)
     }
 
     /// An address with neither key: the `chance`-th after `start`, around the window.
@@ -316,6 +372,39 @@ mod tests {
         let others = window(&[11, 12, 13], &[(10, unconfirmed("x", 9_000))]);
         let wanted = Choice::Cooling { ready_in_ms: 4_000, count: 1, future: None };
         assert_eq!(chooser.choose(&set(10, 13), &others, 12), wanted);
+    }
+
+    #[test]
+    fn of_spares_own_then_untouched_then_longest_released_and_nothing_that_must_be_probed() {
+        let (me, cluster) = (pod("me"), ClusterName::new("c").unwrap());
+        let spare = |number, released| Spare { number, released };
+        let choose = |chance, spares: &[Spare]| {
+            let now = Timestamp(10_000);
+            Chooser { holder: &me, cluster: &cluster, now, cool_down_ms: 5_000, chance }.spare(spares)
+        };
+        let released = |number, free| spare(number, Some(free));
+        let wanted = |number, released| Some(Pick { number, released, probe: false });
+        let (old, older) = (released(1, free("x", 5_000, 9)), released(2, free("x", 1_000, 8)));
+        let cooling = released(3, free("x", 5_001, 1));
+        let ahead = released(4, free("x", 10_001, 1));
+        let own = released(5, free("me", 9_999, 7));
+        let (fresh, other) = (spare(6, None), spare(7, None));
+        assert_eq!(choose(0, &[]), None);
+        assert_eq!(choose(0, &[cooling.clone(), ahead.clone()]), None);
+        let most = [old.clone(), cooling, ahead, older];
+        assert_eq!(choose(0, &most), wanted(2, Some(8)));
+        let fresher = [&most[..], &[fresh, other]].concat();
+        assert_eq!(choose(2, &fresher), wanted(6, None));
+        assert_eq!(choose(5, &fresher), wanted(7, None));
+        assert_eq!(choose(0, &[&fresher[..], std::slice::from_ref(&own)].concat()), wanted(5, Some(7)));
+        for doubtful in [own, old] {
+            let mut free = doubtful.released.unwrap();
+            free.released.unconfirmed = true;
+            assert_eq!(choose(0, &[released(8, free.clone())]), None);
+            free.released.unconfirmed = false;
+            free.released.declined = Some(Declined { mac: "m".into(), at: Timestamp(0) });
+            assert_eq!(choose(0, &[released(8, free)]), None);
+        }
     }
 
     #[test]

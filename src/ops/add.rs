@@ -12,7 +12,9 @@ use super::{
     Change, Clock, Context, Heard, Log, Refusal, Wire, commit,
     commit::Sent,
     find::{self, Found, Source, Want},
-    lease_id, view,
+    lease_id,
+    memory::{Learnt, learn},
+    view,
     view::View,
 };
 use crate::{
@@ -393,7 +395,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
                     self.refuse_frozen(view)?;
                 }
                 self.probe_own(view, source, lease).await?;
-                let end = self.bind(source, &wants, Some(lease)).await?;
+                let end = self.bind(view, source, &wants, Some(lease)).await?;
                 self.end(view, source, Some(lease), end).transpose()
             }
             Standing::Unfit(reason) => {
@@ -536,7 +538,8 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
             Sent::Applied(revision) => {
                 let raw = record::encode_lease(&next, Some(&lease.raw));
                 let written = Stored { value: next, revision, raw };
-                self.end(view, source, Some(lease), Found::Bound(Box::new(written))).transpose()
+                self.end(view, source, Some(lease), Found::Bound(Box::new(written), Learnt::Nothing))
+                    .transpose()
             }
             Sent::Conflict(_) => Ok(None),
         }
@@ -643,12 +646,12 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         let requested = !self.request.requested.is_empty();
         for source in sources {
             let Some(wants) = self.wants(source) else { continue };
-            match self.bind(source, &wants, old).await? {
+            match self.bind(view, source, &wants, old).await? {
                 Found::Full(usage) => full.push(usage),
                 Found::Cooling { label, count, ready_in_ms } => {
                     cooling.get_or_insert(Refusal::Cooling { pool: label, count, ready_in_ms });
                 }
-                end @ (Found::Bound(_) | Found::Again) => {
+                end @ (Found::Bound(..) | Found::Again) => {
                     return self.end(view, source, old, end).transpose();
                 }
             }
@@ -705,6 +708,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
 
     async fn bind(
         &mut self,
+        view: &View,
         source: &Source,
         wants: &[Want],
         old: Option<&Stored<Lease>>,
@@ -712,7 +716,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         let mut conflicts = self.conflicts;
         let sticky = self.is_sticky(source, old);
         let make = |addresses| self.lease(sticky, old, addresses);
-        let end = find::search(self.ctx, source, wants, old, &make, &mut conflicts).await;
+        let end = find::search(self.ctx, source, wants, &view.spares, old, &make, &mut conflicts).await;
         self.conflicts = conflicts;
         end
     }
@@ -754,8 +758,8 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         old: Option<&Stored<Lease>>,
         end: Found,
     ) -> Option<Result<Added, Refusal>> {
-        let written = match end {
-            Found::Bound(written) => written,
+        let (written, learnt) = match end {
+            Found::Bound(written, learnt) => (written, learnt),
             Found::Again => return None,
             Found::Full(usage) => {
                 return Some(Err(Refusal::Full { pools: vec![usage], suspects: Vec::new() }));
@@ -774,9 +778,13 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
             },
         };
         self.ctx.log.change(&change_of(&written.value, "lease.bound", &why));
+        let mut memory = self.memory(view, Some(written.revision));
+        if let Some(pool) = &source.pool {
+            learn(&mut memory, pool, &source.domain, learnt);
+        }
         Some(self.answer(source, &written.value.addresses).map(|answer| Added {
             answer,
-            memory: self.memory(view, Some(written.revision)),
+            memory,
             doubtful: old.is_some_and(|old| self.leaves_doubt(&old.value)),
             written: Some(*written),
         }))

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, iter};
 
-use super::{Change, Clock, Context, Log, Refusal, commit, commit::Sent, view};
+use super::{Change, Clock, Context, Log, Refusal, commit, commit::Sent, memory::released, view};
 use crate::{
     domain::{
         lease::{Holder, Lease, LeaseId},
@@ -60,6 +60,9 @@ pub async fn del<S: Store, W, C: Clock, L: Log>(
         let Some(lease) = lease else { return Ok(End { lease: None, memory }) };
         if let Some(revision) = unbind(ctx, &lease, frozen, why).await? {
             memory.revision = memory.revision.max(revision);
+            if !lease.value.sticky && !lease.value.reserved {
+                lease.value.addresses.iter().for_each(|address| released(&mut memory, address));
+            }
             return Ok(End { lease: Some(lease.value.id), memory });
         }
     }

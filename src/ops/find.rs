@@ -9,11 +9,15 @@ use std::{
 
 use tokio::time::{Instant, sleep};
 
-use super::{Change, Clock, Context, Heard, Log, Refusal, Usage, Wire, commit};
+use super::{
+    Change, Clock, Context, Heard, Log, Refusal, Usage, Wire, commit,
+    memory::{Learnt, MOST_SPARES},
+    view::SpareSeen,
+};
 use crate::{
     domain::{
         addr::{AddrRange, AddrSet, Family, number},
-        choose::{Choice, Chooser, FreeOnce, Pick, WINDOW, Window, rests_ms, window_around},
+        choose::{Choice, Chooser, FreeOnce, Pick, Spare, WINDOW, Window, rests_ms, window_around},
         lease::{AddressHolder, Declined, Holder, Lease, LeaseId, LeasedAddress},
         names::{ClusterName, DomainName, PoolName},
         pool::{Dns, NodeLost, Pool, ProbeRule, Range, Route},
@@ -38,6 +42,8 @@ const SPANS: usize = 24;
 const LOOKS: u32 = 16;
 /// Before a range is looked at again whose counts and windows disagree: others are at it.
 const BREATH: Duration = Duration::from_millis(10);
+/// A window of which no more than this part is free is of a crowded range: a guess would mostly be wrong there.
+const CROWDED: u128 = 8;
 /// What an ADD leaves itself to answer, and to undo.
 const MARGIN: Duration = Duration::from_millis(300);
 
@@ -71,7 +77,7 @@ pub(crate) enum Want {
 #[derive(Debug)]
 pub(crate) enum Found {
     /// Bound, at this revision, with these bytes in the store.
-    Bound(Box<Stored<Lease>>),
+    Bound(Box<Stored<Lease>>, Learnt),
     /// What the search rests on has changed: read again.
     Again,
     /// This source is full.
@@ -96,6 +102,8 @@ struct Hunt<'a> {
     cooling: Option<(usize, i64)>,
     /// Windows that had room and nothing ready.
     looks: u32,
+    /// What the node remembered of the range that is searched first, and found free.
+    spares: Vec<Spare>,
 }
 
 impl Hunt<'_> {
@@ -106,6 +114,41 @@ impl Hunt<'_> {
     fn family(&self) -> Family {
         self.usable().family()
     }
+
+    /// What the next ADD should know of the range, after this pick: of what is free, so many at most.
+    fn learnt(&self, most: usize) -> Learnt {
+        let picked = self.pick.map(|pick| pick.number);
+        let mut free: Vec<u128> = self.spares.iter().map(|spare| spare.number).collect();
+        match &self.window {
+            None if free.is_empty() => return Learnt::Roomy,
+            None => {}
+            Some(window) => {
+                free = window.free(self.usable());
+                if u128::try_from(free.len()).unwrap_or(u128::MAX) > (window.to - window.from) / CROWDED + 1 {
+                    return Learnt::Roomy;
+                }
+            }
+        }
+        let free = free.into_iter().filter(|number| Some(*number) != picked).take(most);
+        Learnt::Crowded(free.map(|number| self.family().address(number)).collect())
+    }
+}
+
+/// What the next ADD should know of a pool, after these. Nothing can be told by an address that was asked for.
+fn learnt_of(hunts: &[(usize, Hunt<'_>)]) -> Learnt {
+    if hunts.iter().any(|(_, hunt)| hunt.want.is_some()) {
+        return Learnt::Nothing;
+    }
+    let all = hunts.iter().map(|(_, hunt)| hunt.learnt(MOST_SPARES / hunts.len()));
+    all.fold(Learnt::Nothing, |all, one| match (all, one) {
+        (Learnt::Crowded(mut all), Learnt::Crowded(one)) => {
+            all.extend(one);
+            Learnt::Crowded(all)
+        }
+        (crowded @ Learnt::Crowded(_), _) | (_, crowded @ Learnt::Crowded(_)) => crowded,
+        (Learnt::Nothing, one) => one,
+        (Learnt::Roomy, Learnt::Nothing | Learnt::Roomy) => Learnt::Roomy,
+    })
 }
 
 /// Where the hash of an identity points, in a set of this size. FNV-1a over the lease's path: the same on every
@@ -134,11 +177,12 @@ pub(crate) async fn search<S: Store, W: Wire, C: Clock, L: Log>(
     ctx: &Context<'_, S, W, C, L>,
     source: &Source,
     wants: &[Want],
+    spares: &[SpareSeen],
     old: Option<&Stored<Lease>>,
     make: &(dyn Fn(Vec<LeasedAddress>) -> Lease + Sync),
     conflicts: &mut u32,
 ) -> Result<Found, Refusal> {
-    let id = make(Vec::new()).id;
+    let Lease { id, sticky, .. } = make(Vec::new());
     let mut hunts: Vec<(usize, Hunt<'_>)> = Vec::new();
     for (slot, want) in wants.iter().enumerate() {
         let want = match want {
@@ -157,6 +201,11 @@ pub(crate) async fn search<S: Store, W: Wire, C: Clock, L: Log>(
             }
             None => 0,
         };
+        // A sticky pod comes back, and is to find the address again that was its own: it looks where its name points.
+        let spares = match want {
+            None if !sticky => spares_of(source, spares, &ranges[at]),
+            Some(_) | None => Vec::new(),
+        };
         hunts.push((
             slot,
             Hunt {
@@ -169,6 +218,7 @@ pub(crate) async fn search<S: Store, W: Wire, C: Clock, L: Log>(
                 shunned: BTreeSet::new(),
                 cooling: None,
                 looks: 0,
+                spares,
             },
         ));
     }
@@ -215,7 +265,8 @@ pub(crate) async fn search<S: Store, W: Wire, C: Clock, L: Log>(
         match commit::surely(ctx.store, &txn, ctx.deadline).await? {
             commit::Sent::Applied(revision) => {
                 let raw = record::encode_lease(&lease, old.map(|old| old.raw.as_slice()));
-                return Ok(Found::Bound(Box::new(Stored { value: lease, revision, raw })));
+                let learnt = learnt_of(&hunts);
+                return Ok(Found::Bound(Box::new(Stored { value: lease, revision, raw }), learnt));
             }
             commit::Sent::Conflict(snapshot) => {
                 *conflicts += 1;
@@ -228,6 +279,23 @@ pub(crate) async fn search<S: Store, W: Wire, C: Clock, L: Log>(
             }
         }
     }
+}
+
+/// Those of this range.
+fn spares_of(source: &Source, seen: &[SpareSeen], range: &Range) -> Vec<Spare> {
+    seen.iter()
+        .filter(|spare| Some(&spare.pool) == source.pool.as_ref() && spare.domain == source.domain)
+        .filter(|spare| range.usable().contains(spare.address))
+        .map(|spare| Spare {
+            number: number(spare.address),
+            released: spare.released.as_ref().map(|stored| FreeOnce {
+                released: stored.value.clone(),
+                revision: stored.revision.0,
+                waited: false,
+                shunned: false,
+            }),
+        })
+        .collect()
 }
 
 /// Where in the else-branch the windows stand.
@@ -376,6 +444,10 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
             }
             let start = start_of(self.id, hunt.usable().size());
             if hunt.window.is_none() {
+                hunt.pick = self.chooser(&self.id.holder, &self.id.cluster).spare(&hunt.spares);
+                if hunt.pick.is_some() {
+                    return Ok(None);
+                }
                 // Nothing was looked at yet: a guess, unless an address must be known before it is probed or taken.
                 if hunt.want.is_none() && self.source.probe != ProbeRule::Always {
                     let number = hunt.usable().nth(start).unwrap_or_else(|| hunt.usable().runs()[0].first());
@@ -452,6 +524,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
             hunt.at += 1;
             hunt.looks = 0;
             hunt.window = None;
+            hunt.spares = Vec::new();
             return Ok(None);
         }
         if let Some((count, ready_in_ms)) = hunt.cooling.take() {
@@ -677,6 +750,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
             return Err(Refusal::RequestedTaken { address, by, reason: reason.into() });
         }
         hunt.shunned.insert(pick.number);
+        hunt.spares.retain(|spare| spare.number != pick.number);
         if let Some(window) = &mut hunt.window {
             match window.released.get_mut(&pick.number) {
                 Some(free) => free.shunned = true,

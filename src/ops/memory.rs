@@ -1,11 +1,14 @@
 //! What a node remembers of the store after a use case, and what that says of a lease.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use super::{Clock, Context, add::TO_ARRIVE};
 use crate::{
-    domain::names::{PoolName, StoreId},
-    journal::{Memory, Sighting},
+    domain::{
+        lease::LeasedAddress,
+        names::{DomainName, PoolName, StoreId},
+    },
+    journal::{Memory, Sighting, Spares},
     store::Revision,
 };
 
@@ -13,6 +16,48 @@ use crate::{
 pub(super) const MOST_POOLS: usize = 16;
 /// Sightings are kept so far apart.
 const BETWEEN: Duration = Duration::from_secs(1);
+/// Spares of one pool; each is two questions to the store, in every ADD of a node that used the pool lately.
+pub(super) const MOST_SPARES: usize = 8;
+/// Pools whose spares are kept.
+const MOST_CROWDED: usize = 4;
+
+/// What a search has learnt of its pool.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Learnt {
+    /// Nothing that holds for the next one.
+    Nothing,
+    /// The first guess was right, or would be mostly.
+    Roomy,
+    /// It would be wrong mostly; these are free.
+    Crowded(Vec<IpAddr>),
+}
+
+/// Takes in what a search in this pool has learnt.
+pub(super) fn learn(memory: &mut Memory, pool: &PoolName, domain: &DomainName, learnt: Learnt) {
+    if learnt == Learnt::Nothing {
+        return;
+    }
+    memory.spares.retain(|spares| spares.pool != *pool);
+    if let Learnt::Crowded(mut addresses) = learnt {
+        addresses.truncate(MOST_SPARES);
+        memory.spares.insert(0, Spares { pool: pool.clone(), domain: domain.clone(), addresses });
+        memory.spares.truncate(MOST_CROWDED);
+    }
+}
+
+/// Takes in that an address was released, if its pool is crowded.
+pub(super) fn released(memory: &mut Memory, address: &LeasedAddress) {
+    let crowded = memory
+        .spares
+        .iter_mut()
+        .find(|spares| Some(&spares.pool) == address.pool.as_ref() && spares.domain == address.domain);
+    if let Some(Spares { addresses, .. }) = crowded
+        && addresses.len() < MOST_SPARES
+        && !addresses.contains(&address.address)
+    {
+        addresses.push(address.address);
+    }
+}
 
 impl<S, W, C: Clock, L> Context<'_, S, W, C, L> {
     /// What the node remembers after the store was seen like this, at that time of the boot-time clock.
@@ -43,7 +88,9 @@ impl<S, W, C: Clock, L> Context<'_, S, W, C, L> {
         if let Some(old) = sightings.iter().position(|sighting| age(sighting) >= enough) {
             sightings.truncate(old + 1);
         }
-        Memory { store: Some(store.clone()), revision, pools, sightings }
+        let same = self.memory.store.as_ref() == Some(store);
+        let spares = if same { self.memory.spares.clone() } else { Vec::new() };
+        Memory { store: Some(store.clone()), revision, pools, sightings, spares }
     }
 
     /// When the node had seen the store at this revision, as early as it remembers: what was written then is that old

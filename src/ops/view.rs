@@ -1,15 +1,18 @@
-//! What an ADD reads before it decides: one transaction for all that its names lead to and for the pools that the node
-//! used last, one more for the documents of others that the index named.
+//! What an ADD reads before it decides: one transaction for all that its names lead to, for the pools that the node
+//! used last and for what it saw free in those that are crowded; one more for the documents of others that the index
+//! named.
+
+use std::net::IpAddr;
 
 use super::{Clock, Context, Log, Refusal, commit, memory::MOST_POOLS};
 use crate::{
     domain::{
-        lease::{Lease, LeaseId},
-        names::{PoolName, WorkloadName},
+        lease::{Lease, LeaseId, Released},
+        names::{DomainName, PoolName, WorkloadName},
         pool::{Pool, Serve},
         select::{self, Asked, Caller, Looked, Unusable},
     },
-    journal::Memory,
+    journal::{Memory, Spares},
     store::{
         Compare, Entry, Read, Revision, Snapshot, Store, changes, keys,
         keys::AttachmentId,
@@ -19,6 +22,15 @@ use crate::{
 
 /// Questions of one read: below etcd's 128 operations.
 const QUESTIONS: usize = 100;
+
+/// An address that the node remembered as free, and that is.
+#[derive(Debug)]
+pub(crate) struct SpareSeen {
+    pub(crate) pool: PoolName,
+    pub(crate) domain: DomainName,
+    pub(crate) address: IpAddr,
+    pub(crate) released: Option<Stored<Released>>,
+}
 
 /// What an ADD saw.
 #[derive(Debug)]
@@ -31,6 +43,7 @@ pub(crate) struct View {
     pub(crate) lease: Option<Stored<Lease>>,
     pub(crate) workload: Option<WorkloadName>,
     pub(crate) pools: Vec<(PoolName, Result<Stored<Pool>, Unusable>)>,
+    pub(crate) spares: Vec<SpareSeen>,
 }
 
 impl View {
@@ -109,6 +122,19 @@ pub(crate) async fn read<S: Store, W, C: Clock, L>(
     let remembered = ctx.memory.pools.iter().filter(|name| !asked.contains(name));
     let first: Vec<&PoolName> = asked.iter().chain(remembered.take(room.min(MOST_POOLS))).collect();
     reads.extend(first.iter().map(|name| Read::Get(keys::pool(name))));
+    let first_spare = reads.len();
+    let remembered: Vec<(&Spares, &IpAddr)> = ctx
+        .memory
+        .spares
+        .iter()
+        .filter(|spares| first.contains(&&spares.pool))
+        .flat_map(|spares| spares.addresses.iter().map(move |address| (spares, address)))
+        .take(QUESTIONS.saturating_sub(first_spare) / 2)
+        .collect();
+    for (Spares { domain, .. }, address) in &remembered {
+        reads.push(Read::Get(keys::address(domain, **address)));
+        reads.push(Read::Get(keys::released(domain, **address)));
+    }
     let snapshot = questions(ctx, &reads).await?;
     let read_at = ctx.clock.boot_clock();
 
@@ -144,7 +170,18 @@ pub(crate) async fn read<S: Store, W, C: Clock, L>(
         pools.push((name.clone(), pool_of(name, entry)?));
     }
     let workload = select::workload_of(caller, &index);
-    Ok(View { revision: snapshot.revision, read_at, meta, frozen, lease, workload, pools })
+    let spares = remembered.iter().enumerate().filter_map(|(number, (spares, address))| {
+        let at = first_spare + 2 * number;
+        // Taken since; or its record cannot be read, and then it is never handed out.
+        let released = match (snapshot.entry(at), snapshot.entry(at + 1).map(record::decode_released)) {
+            (None, released) => released.transpose().ok()?,
+            (Some(_), _) => return None,
+        };
+        let Spares { pool, domain, .. } = spares;
+        Some(SpareSeen { pool: pool.clone(), domain: domain.clone(), address: **address, released })
+    });
+    let spares = spares.collect();
+    Ok(View { revision: snapshot.revision, read_at, meta, frozen, lease, workload, pools, spares })
 }
 
 async fn questions<S: Store, W, C, L>(
