@@ -1,5 +1,5 @@
 //! What a node keeps on its own disk: DELs that the store did not take yet, how far it has seen the store, the names of
-//! the pools that it used last, and what was free in those that are crowded.
+//! the pools that it used last, and what was free in those that are crowded. And whose turn it is to count.
 //!
 //! A journal entry is one file per attachment, written to the disk before it counts, and locked while somebody
 //! works on it. It only says that a container is gone; replaying it compares the container, so an old entry harms
@@ -531,6 +531,33 @@ impl Sight {
     }
 }
 
+/// One call of a node at a time counts: while etcd counts the keys of a range, nobody's write gets through.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    path: PathBuf,
+}
+
+impl Turn {
+    /// The turn in a node's state folder.
+    #[must_use]
+    pub fn new(state: &Path) -> Self {
+        Self { path: state.join("counting.lock") }
+    }
+
+    /// It is ours until the file is closed. `None`: another has it.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn take(&self) -> io::Result<Option<File>> {
+        let file = create(&self.path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
 /// Opens a file of the state folder as it is, or makes both.
 fn create(path: &Path) -> io::Result<File> {
     let open = || OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
@@ -695,6 +722,18 @@ mod tests {
             domain: DomainName::new("default").unwrap(),
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
         }
+    }
+
+    #[test]
+    fn one_at_a_time_has_its_turn() {
+        let state = folder("turn");
+        let turn = Turn::new(&state);
+        let first = turn.take().unwrap();
+        assert!(first.is_some());
+        assert!(turn.take().unwrap().is_none());
+        drop(first);
+        assert!(turn.take().unwrap().is_some());
+        fs::remove_dir_all(&state).unwrap();
     }
 
     /// Its reader sees a half of it at worst, and knows.

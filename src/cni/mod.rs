@@ -39,7 +39,7 @@ use crate::{
         select::{Asked, Caller},
     },
     host::{self, Host, HostClock},
-    journal::{Entry, Journal, Memory, Sight},
+    journal::{Entry, Journal, Memory, Sight, Turn},
     ops::{self, Add, Change, Clock, Context, Heard, Identity, Inline, Log, Refusal, Wire, replay},
     store::{StoreError, any::AnyStore, etcd, record},
     trail::Trail,
@@ -196,7 +196,8 @@ impl Node {
     }
 
     async fn open(&self, patience: Duration) -> Result<Watched<AnyStore>, StoreError> {
-        self.host.open_store(patience).await.map(Watched::new)
+        let store = self.host.open_store(patience).await?;
+        Ok(Watched::new(store, Some(Turn::new(&self.host.config.state_dir))))
     }
 
     fn remember(&self, memory: &Memory) {

@@ -1,23 +1,38 @@
 //! The store of one call, which knows whether the call may leave something bound.
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    fs::File,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
-use crate::store::{Key, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Write, keys};
+use tokio::time::{Instant, sleep};
 
-/// A store that remembers commits without an answer, and what was bound.
+use crate::{
+    journal::Turn,
+    store::{Key, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Write, keys},
+};
+
+/// A call counts without its turn after this: who has it may have been stopped.
+const TURN_PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is looked whose turn it is.
+const TURN_PAUSE: Duration = Duration::from_millis(5);
+
+/// A store that remembers commits without an answer, and what was bound; and that counts only when it is its turn.
 pub(super) struct Watched<S> {
     store: S,
+    turn: Option<Turn>,
     doubt: AtomicBool,
     /// The attachment that this call wrote, and did not end.
     attached: Mutex<Option<Key>>,
 }
 
 impl<S> Watched<S> {
-    pub(super) const fn new(store: S) -> Self {
-        Self { store, doubt: AtomicBool::new(false), attached: Mutex::new(None) }
+    pub(super) const fn new(store: S, turn: Option<Turn>) -> Self {
+        Self { store, turn, doubt: AtomicBool::new(false), attached: Mutex::new(None) }
     }
 
     /// Does something of this call stand, or may it come to stand? A commit was not answered: that a later one was
@@ -29,6 +44,19 @@ impl<S> Watched<S> {
 
     fn attached(&self) -> MutexGuard<'_, Option<Key>> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for this call's turn among those of the node. `None`: it goes without.
+    async fn turn(&self) -> Option<File> {
+        let until = Instant::now() + TURN_PATIENCE;
+        let turn = self.turn.as_ref()?;
+        loop {
+            match turn.take() {
+                Ok(None) if Instant::now() < until => sleep(TURN_PAUSE).await,
+                Ok(taken) => return taken,
+                Err(_) => return None, // a courtesy, and the store answers without it
+            }
+        }
     }
 
     fn note(&self, txn: &Txn) {
@@ -48,6 +76,8 @@ impl<S> Watched<S> {
 
 impl<S: Store> Store for Watched<S> {
     async fn read(&self, reads: &[Read], at: Option<Revision>) -> Result<Snapshot, StoreError> {
+        let counts = reads.iter().any(|read| matches!(read, Read::Count(_)));
+        let _turn = if counts { self.turn().await } else { None };
         self.store.read(reads, at).await
     }
 
@@ -89,7 +119,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_bound_is_left_until_it_is_ended() {
-        let store = Watched::new(FaultyStore::new(MemoryStore::new()));
+        let store = Watched::new(FaultyStore::new(MemoryStore::new()), None);
         let commit = async |writes| store.commit(&txn(writes)).await.is_ok();
         let (own, other) = (attachment("A"), attachment("B"));
         // A take-over, a note, the end of another's.
@@ -110,5 +140,26 @@ mod tests {
         assert!(commit(vec![Write::Put(own.clone(), Vec::new())]).await);
         assert!(commit(vec![Write::Delete(own)]).await);
         assert!(store.may_leave_something());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_count_waits_for_its_turn_and_not_for_ever() {
+        let state = std::env::temp_dir().join(format!("leasehold-watched-{}", std::process::id()));
+        let turn = Turn::new(&state);
+        let store = Watched::new(MemoryStore::new(), Some(turn.clone()));
+        let began = Instant::now();
+        let count = [Read::Count(keys::Span::prefix("v1/"))];
+        store.read(&count, None).await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        let others = turn.take().unwrap();
+        assert!(others.is_some());
+        store.read(&[Read::Get(keys::meta())], None).await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        store.read(&count, None).await.unwrap();
+        assert_eq!(began.elapsed(), TURN_PATIENCE);
+        drop(others);
+        store.read(&count, None).await.unwrap();
+        assert_eq!(began.elapsed(), TURN_PATIENCE);
+        std::fs::remove_dir_all(&state).unwrap();
     }
 }

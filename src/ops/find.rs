@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::Hasher,
+    mem::replace,
     net::IpAddr,
     time::Duration,
 };
@@ -104,6 +105,8 @@ struct Hunt<'a> {
     looks: u32,
     /// What the node remembered of the range that is searched first, and found free.
     spares: Vec<Spare>,
+    /// The range was counted whole, at one revision, and has no room.
+    is_full: bool,
 }
 
 impl Hunt<'_> {
@@ -219,6 +222,7 @@ pub(crate) async fn search<S: Store, W: Wire, C: Clock, L: Log>(
                 cooling: None,
                 looks: 0,
                 spares,
+                is_full: false,
             },
         ));
     }
@@ -520,6 +524,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
 
     /// This range has nothing for now: the next one, or the end of the search.
     async fn leave_range(&self, hunt: &mut Hunt<'_>) -> Result<Option<Found>, Refusal> {
+        let is_full = replace(&mut hunt.is_full, false);
         if hunt.want.is_none() && hunt.at + 1 < hunt.ranges.len() {
             hunt.at += 1;
             hunt.looks = 0;
@@ -554,7 +559,10 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
             return Ok(Some(Found::Cooling { label: self.source.label.clone(), count, ready_in_ms }));
         }
         // Nothing anywhere: said only when the counts of one revision equal the usable sizes.
-        let (used, total) = self.count(hunt).await?;
+        let (used, total) = match hunt.ranges {
+            [only] if is_full => (only.usable().size(), only.usable().size()),
+            _ => self.count(hunt).await?,
+        };
         if used >= total {
             let family = Some(hunt.family());
             return Ok(Some(Found::Full(Usage { pool: self.source.label.clone(), family, used, total })));
@@ -656,7 +664,10 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Search<'_, S, W, C, L> {
             at = Some(revision);
             match with_room(&pieces, &rooms, chance) {
                 Some(piece) => (from, to) = piece,
-                None => return Ok(false),
+                None => {
+                    hunt.is_full = (from, to) == (0, size - 1);
+                    return Ok(false);
+                }
             }
         }
         let width = to - from + 1;
