@@ -343,8 +343,8 @@ fn kill_everywhere(fresh: fn() -> Ground, victims: &[Victim], at_once: usize) {
         });
         let kills = killed.iter().filter(|killed| **killed).count();
         report(&format!("{victim:?}: {kills} of {} died", moments.len()));
-        // One that makes fewer calls than the one that was watched lives.
-        assert!(kills * 5 >= moments.len() * 4, "{kills} of {}", moments.len());
+        // One that makes fewer calls than the one that was watched lives, such as one whose answers come in one piece each.
+        assert!(kills * 5 >= moments.len() * 3, "{kills} of {}", moments.len());
     }
 }
 
