@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! bare txn ENDPOINT KEY                    one connection, one transaction as an ADD's: five compares, three puts
+//! bare read-txn ENDPOINT KEY               the same after a read: it cannot know what to compare without one
 //! bare connect ENDPOINT CA CERT KEY COUNT  so many connections at once by the program's own code, each reads one key
 //! bare cost PROGRAM ARGUMENT…              runs it; the last line of stderr is what it cost
 //! ```
@@ -36,24 +37,28 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     match arguments[..] {
-        ["txn", endpoint, key] => runtime().block_on(txn(endpoint, key)),
+        ["txn", endpoint, key] => runtime().block_on(txn(endpoint, key, false)),
+        ["read-txn", endpoint, key] => runtime().block_on(txn(endpoint, key, true)),
         ["connect", endpoint, ca, cert, key, count] => {
             runtime().block_on(connect(endpoint, ca, cert, key, count.parse().unwrap()));
         }
         ["cost", program, ref arguments @ ..] => return cost(program, arguments),
         _ => {
-            eprintln!("usage: bare txn|connect|cost … (it is for scripts/bench)");
+            eprintln!("usage: bare txn|read-txn|connect|cost … (it is for scripts/bench)");
             return ExitCode::from(2);
         }
     }
     ExitCode::SUCCESS
 }
 
-async fn txn(endpoint: &str, key: &str) {
+async fn txn(endpoint: &str, key: &str, read_before: bool) {
     let mut input = String::new();
     std::io::stdin().read_to_string(&mut input).unwrap();
     let mut client = Client::connect([endpoint], None).await.unwrap();
     let name = |part: &str| format!("/bare/{part}/{key}");
+    if read_before {
+        assert!(client.get(name("lease"), None).await.unwrap().kvs().is_empty(), "{key} is there");
+    }
     let absent = |part: &str| Compare::create_revision(name(part), CompareOp::Equal, 0);
     // As long as the records of an ADD.
     let put = |part: &str, length: usize| TxnOp::put(name(part), vec![b'x'; length], None);

@@ -157,7 +157,7 @@ pub(crate) fn ends(second: usize, size: usize) -> (String, String) {
     (format!("10.{second}.0.1"), format!("10.{second}.{}.{}", size / 256, size % 256))
 }
 
-fn bare<const N: usize>(bench: &Bench, words: [&str; N]) -> Command {
+pub(crate) fn bare<const N: usize>(bench: &Bench, words: [&str; N]) -> Command {
     let mut command = Command::new(&bench.bare);
     command.env_clear().args(words);
     command

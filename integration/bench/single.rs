@@ -5,8 +5,9 @@ use std::path::Path;
 use serde_json::json;
 
 use super::{
-    measure::{Bench, Ran, Times, in_turns, run},
-    report::{Row, Unit},
+    crowds::bare,
+    measure::{Bench, Ran, Times, in_turns, run, run_line},
+    report::{Row, Unit, shown},
     world::{self, Hand, host_local},
 };
 use crate::support::{call::Call, etcd::Etcd, folder::Folder, host::HostFile, parts::Version};
@@ -40,6 +41,35 @@ impl Way {
     }
 }
 
+/// What the least process takes that leaves something in etcd: with one commit, and with a read before it.
+#[derive(Default)]
+struct Floor {
+    commit: Times,
+    read_and_commit: Times,
+}
+
+impl Floor {
+    fn measure(&mut self, bench: &Bench, etcd: &Etcd, name: &str) {
+        for (verb, times) in [("txn", &mut self.commit), ("read-txn", &mut self.read_and_commit)] {
+            let command = bare(bench, [verb, &etcd.endpoint(0), &format!("{verb}-{name}")]);
+            times.push(run_line((command, b"{}".into())).success().took);
+        }
+    }
+
+    /// Beside the time that an ADD is held against.
+    fn beside(&self, theirs: &Times) -> String {
+        let part = |times: &Times| {
+            let ratio = times.median().as_secs_f64() / theirs.median().as_secs_f64();
+            format!("{} = {ratio:.2}", shown(times.median()))
+        };
+        format!(
+            "; a process that only commits {}, that reads and commits {}",
+            part(&self.commit),
+            part(&self.read_and_commit)
+        )
+    }
+}
+
 /// Of a pod with one container.
 fn of_pod(call: &Call, name: &str) -> Call {
     call.clone().pod(&format!("shop/{name}")).container(name)
@@ -52,7 +82,7 @@ pub(crate) fn calls(bench: &Bench) -> Vec<Row> {
     let (on_plain, on_secure) = (HostFile::on(&plain), HostFile::on(&secure));
     let folder = Folder::new();
     world::register(&[&on_plain, &on_secure]);
-    let mut measured = Vec::new();
+    let (mut measured, mut floors) = (Vec::new(), Vec::new());
     for (number, held) in [0, 110].into_iter().enumerate() {
         let network = format!("held-{held}");
         for host in [&on_plain, &on_secure] {
@@ -64,8 +94,10 @@ pub(crate) fn calls(bench: &Bench) -> Vec<Row> {
             Way::host_local(&on_plain, &folder.path().join(&network)),
         ];
         ways.iter().for_each(|way| way.hold(held));
+        let mut floor = Floor::default();
         for turn in 0..=bench.runs {
             let name = format!("web-{turn}");
+            floor.measure(bench, &plain, &format!("{network}-{turn}"));
             in_turns(turn, ways.len(), |which| {
                 let way = &mut ways[which];
                 let added = run(&of_pod(&way.add, &name)).success();
@@ -82,11 +114,20 @@ pub(crate) fn calls(bench: &Bench) -> Vec<Row> {
             });
         }
         measured.push(ways);
+        floors.push(floor);
     }
     let [none, many] = &measured[..] else { unreachable!() };
-    vec![
+    let mut add = [
         Row::ratio("add-0", "ADD ÷ host-local ADD, nothing held", 0.70, &none[0].added, &none[2].added),
         Row::ratio("add-110", "the same, 110 held", 0.50, &many[0].added, &many[2].added),
+    ];
+    for ((row, floor), ways) in add.iter_mut().zip(&floors).zip([none, many]) {
+        row.figures += &floor.beside(&ways[2].added);
+    }
+    let [add_0, add_110] = add;
+    vec![
+        add_0,
+        add_110,
         Row::ratio(
             "mtls-0",
             "ADD by mTLS (ECDSA) ÷ host-local ADD, nothing held",
