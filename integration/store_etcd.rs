@@ -492,8 +492,11 @@ fn a_connection_that_dies_between_two_requests_is_made_again() {
         etcd.restart(0);
         store.read(&[Read::Get(key("a"))], None).await.unwrap();
         applied(&store, &writes(vec![put("a", "1")])).await;
+        // Nor where another listens there by then: the next one is made over a new connection.
         etcd.kill(0);
         etcd.restart(0);
+        let refused = store.commit(&writes(vec![put("a", "2")])).await;
+        assert!(matches!(refused, Err(StoreError::NotReached { .. })), "{refused:?}");
         applied(&store, &writes(vec![put("a", "2")])).await;
     });
 }
