@@ -361,9 +361,8 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         match commit::surely(self.ctx.store, &txn, self.ctx.deadline).await? {
             Sent::Applied(revision) => {
                 let memory = self.memory(view, Some(revision));
-                let raw = record::encode_lease(&next, Some(&lease.raw));
                 // Not undone where the attachment stood before this run: its container may live.
-                let written = ours.then_some(Stored { value: next, revision, raw });
+                let written = ours.then(|| changes::as_written(&txn, next, revision));
                 let doubtful = self.late.as_ref().map_or(self.doubtful, |late| late.doubtful);
                 Ok(Some(Added { answer, written, doubtful, memory }))
             }
@@ -536,8 +535,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         txn.otherwise = vec![Read::Get(keys::lease(self.id))];
         match commit::surely(self.ctx.store, &txn, self.ctx.deadline).await? {
             Sent::Applied(revision) => {
-                let raw = record::encode_lease(&next, Some(&lease.raw));
-                let written = Stored { value: next, revision, raw };
+                let written = changes::as_written(&txn, next, revision);
                 self.end(view, source, Some(lease), Found::Bound(Box::new(written), Learnt::Nothing))
                     .transpose()
             }

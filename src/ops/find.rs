@@ -268,9 +268,8 @@ pub(crate) async fn search<S: Store, W: Wire, C: Clock, L: Log>(
         let shape = search.otherwise(&mut txn, &hunts);
         match commit::surely(ctx.store, &txn, ctx.deadline).await? {
             commit::Sent::Applied(revision) => {
-                let raw = record::encode_lease(&lease, old.map(|old| old.raw.as_slice()));
-                let learnt = learnt_of(&hunts);
-                return Ok(Found::Bound(Box::new(Stored { value: lease, revision, raw }), learnt));
+                let written = changes::as_written(&txn, lease, revision);
+                return Ok(Found::Bound(Box::new(written), learnt_of(&hunts)));
             }
             commit::Sent::Conflict(snapshot) => {
                 *conflicts += 1;

@@ -85,6 +85,18 @@ pub fn attachment_key(id: &LeaseId, stamp: &Stamp) -> Key {
     })
 }
 
+/// A lease as a transaction that was applied at this revision wrote it.
+#[must_use]
+pub fn as_written(txn: &Txn, lease: Lease, revision: Revision) -> Stored<Lease> {
+    let key = keys::lease(&lease.id);
+    let raw = txn.writes.iter().find_map(|write| match write {
+        Write::Put(written, value) if *written == key => Some(value.clone()),
+        Write::Put(..) | Write::Delete(_) | Write::If(..) => None,
+    });
+    debug_assert!(raw.is_some());
+    Stored { value: lease, revision, raw: raw.unwrap_or_default() }
+}
+
 impl Txn {
     fn compare(&mut self, compare: Compare) {
         if !self.compares.contains(&compare) {
