@@ -160,6 +160,7 @@ pub(crate) type Ended = Result<End, Failure>;
 
 /// Runs a command line; the first argument is the program.
 #[must_use]
+#[inline(never)] // else a runtime's call pays for its stack, too
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (cli, takes) = match filters::parse(arguments) {
         Ok(parsed) => parsed,

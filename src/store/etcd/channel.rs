@@ -30,6 +30,7 @@ use rustls::{ClientConfig, pki_types::ServerName};
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncWrite, BufWriter},
+    net::TcpStream,
     task::yield_now,
 };
 use tokio_rustls::TlsConnector;
@@ -64,7 +65,14 @@ pub(super) async fn connect(uri: &Uri, tls: Option<ClientConfig>) -> Result<Chan
     connector.enforce_http(false);
     connector.set_nodelay(true);
     let stream = connector.call(uri.clone()).await?.into_inner();
-    let Some(tls) = tls else { return speak(stream, uri).await };
+    match tls {
+        None => speak(stream, uri).await,
+        // Boxed: who connects without pays for its stack, too, else.
+        Some(tls) => Box::pin(speak_tls(stream, uri, tls)).await,
+    }
+}
+
+async fn speak_tls(stream: TcpStream, uri: &Uri, tls: ClientConfig) -> Result<Channel, AnyError> {
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     let name = ServerName::try_from(host.to_owned())?;
     let stream = TlsConnector::from(Arc::new(tls)).connect(name, stream).await?;
