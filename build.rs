@@ -4,7 +4,6 @@
 //! The names in `link-order.txt` (`scripts/link-order` writes it) are of one compiler and one `Cargo.lock`. A name that is
 //! not there is skipped, so an order that has aged is only of less use. The flag is lld's, which Rust links with on this
 //! target since 1.90; `LEASEHOLD_LINK_ORDER=no` leaves it out for another linker.
-#![expect(clippy::print_stdout, reason = "that is how a build script tells cargo")]
 
 use std::env;
 
@@ -13,7 +12,7 @@ const ORDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/link-order.txt");
 fn main() {
     println!("cargo::rerun-if-changed={ORDER}");
     println!("cargo::rerun-if-env-changed=LEASEHOLD_LINK_ORDER");
-    let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
+    let is = |name: &str, value: &str| env::var_os(name).is_some_and(|found| found == value);
     if is("TARGET", "x86_64-unknown-linux-gnu")
         && is("PROFILE", "release")
         && !is("LEASEHOLD_LINK_ORDER", "no")

@@ -66,3 +66,33 @@ fn a_call_makes_no_more_round_trips_than_it_must() {
         assert_eq!(costs, expected, "reads and commits");
     }
 }
+
+/// Where nine of ten addresses are taken, a guess is wrong nine times of ten. But a node knows what it saw free.
+#[test]
+fn a_crowded_pool_costs_no_more_once_the_node_knows_what_is_free() {
+    require!(Part::Etcd(Version::V36));
+    let etcd = Etcd::start(Version::V36);
+    let proxy = Proxy::to(etcd.address(0));
+    let direct = HostFile::on(&etcd);
+    let host = HostFile::on(&etcd).endpoints([proxy.url("http")]);
+    ground::register(&direct);
+    let range = json!({ "subnet": "10.3.0.0/24", "start": "10.3.0.1", "end": "10.3.0.10" });
+    let pool = json!({
+        "name": "few", "networks": ["few"], "serves": ["*/*"], "sticky": "never", "coolDown": "0s", "ranges": [range],
+    });
+    ground::pool(&direct, pool);
+    let call = |call: Call, pod: &str| call.network("few").pod(&format!("shop/{pod}")).container(pod);
+    for number in 0..9 {
+        call(Call::add(&direct), &format!("held-{number}")).run().0.success();
+    }
+    let add_and_del = |pod: &str| {
+        let cost = cost(&proxy, &call(Call::add(&host), pod));
+        call(Call::del(&host), pod).run().0.success();
+        cost
+    };
+    let surprised = (0..100).find(|number| add_and_del(&format!("first-{number}")).1 == 2);
+    assert!(surprised.is_some(), "no guess was wrong");
+    for number in 0..10 {
+        assert_eq!(add_and_del(&format!("next-{number}")), (1, 1), "reads and commits of ADD {number}");
+    }
+}

@@ -357,6 +357,8 @@ pub struct Memory {
 /// Addresses of a crowded pool that this node saw free. None of them is the node's own.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Spares {
+    /// The network on which they were looked for: who is on another does not ask for them.
+    pub network: NetworkName,
     /// The pool.
     pub pool: PoolName,
     /// The domain in which they were free.
@@ -392,6 +394,7 @@ impl Memory {
         let spares = |value: &Value| {
             let addresses = value.get("addresses")?.as_array()?;
             Some(Spares {
+                network: NetworkName::new(value.get("network")?.as_str()?).ok()?,
                 pool: PoolName::new(value.get("pool")?.as_str()?).ok()?,
                 domain: DomainName::new(value.get("domain")?.as_str()?).ok()?,
                 addresses: addresses.iter().filter_map(|address| address.as_str()?.parse().ok()).collect(),
@@ -410,7 +413,7 @@ impl Memory {
     #[must_use]
     pub fn text(&self) -> Option<String> {
         let sighting = |sighting: &Sighting| json!({"revision": sighting.revision.0, "boot": sighting.boot.as_str(), "at": sighting.at});
-        let spares = |spares: &Spares| json!({"pool": spares.pool.as_str(), "domain": spares.domain.as_str(), "addresses": spares.addresses});
+        let spares = |spares: &Spares| json!({"network": spares.network.as_str(), "pool": spares.pool.as_str(), "domain": spares.domain.as_str(), "addresses": spares.addresses});
         let text = json!({
             "v": VERSION,
             "store": self.store.as_ref()?.as_str(),
@@ -721,6 +724,7 @@ mod tests {
 
     fn spares(pool: &str, addresses: &[&str]) -> Spares {
         Spares {
+            network: NetworkName::new("lan100").unwrap(),
             pool: PoolName::new(pool).unwrap(),
             domain: DomainName::new("default").unwrap(),
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
@@ -799,7 +803,10 @@ mod tests {
         assert!(written.as_object_mut().unwrap().shift_remove("sum").is_some());
         let sightings =
             json!([{"revision": 4, "boot": "b1", "at": 9}, {"revision": 3, "boot": "b1", "at": 2}]);
-        let spares = json!([{"pool": "lan", "domain": "default", "addresses": ["10.0.0.1"]}, {"pool": "db", "domain": "default", "addresses": []}]);
+        let spares = json!([
+            {"network": "lan100", "pool": "lan", "domain": "default", "addresses": ["10.0.0.1"]},
+            {"network": "lan100", "pool": "db", "domain": "default", "addresses": []},
+        ]);
         let expected = json!({"v": 1, "store": "s1", "revision": 5, "pools": ["lan"], "sightings": sightings, "spares": spares});
         assert_eq!(written, expected);
         let case = |text: &str, expected: &[&str]| {
@@ -814,7 +821,7 @@ mod tests {
             &[],
         );
         case(
-            r#"{"v":1,"store":"s1","revision":5,"spares":[7,{},{"pool":"lan","domain":"d"},{"pool":"../x","domain":"d","addresses":[]}]}"#,
+            r#"{"v":1,"store":"s1","revision":5,"spares":[7,{},{"network":"n","pool":"lan","domain":"d"},{"network":"n","pool":"../x","domain":"d","addresses":[]}]}"#,
             &[],
         );
         case(r#"{"v":2,"store":"s1","revision":5,"pools":["lan"],"more":{}}"#, &["lan"]);

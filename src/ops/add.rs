@@ -778,7 +778,7 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
         self.ctx.log.change(&change_of(&written.value, "lease.bound", &why));
         let mut memory = self.memory(view, Some(written.revision));
         if let Some(pool) = &source.pool {
-            learn(&mut memory, pool, &source.domain, learnt);
+            learn(&mut memory, &self.id.network, pool, &source.domain, learnt);
         }
         Some(self.answer(source, &written.value.addresses).map(|answer| Added {
             answer,

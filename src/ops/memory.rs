@@ -6,7 +6,7 @@ use super::{Clock, Context, add::TO_ARRIVE};
 use crate::{
     domain::{
         lease::LeasedAddress,
-        names::{DomainName, PoolName, StoreId},
+        names::{DomainName, NetworkName, PoolName, StoreId},
     },
     journal::{Memory, Sighting, Spares},
     store::Revision,
@@ -16,7 +16,7 @@ use crate::{
 pub(super) const MOST_POOLS: usize = 16;
 /// Sightings are kept so far apart.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// Spares of one pool; each is two questions to the store, in every ADD of a node that used the pool lately.
+/// Spares of one pool; each is two questions to the store, in every ADD of its network on that node.
 pub(super) const MOST_SPARES: usize = 8;
 /// Pools whose spares are kept.
 const MOST_CROWDED: usize = 4;
@@ -33,14 +33,20 @@ pub(crate) enum Learnt {
 }
 
 /// Takes in what a search in this pool has learnt.
-pub(super) fn learn(memory: &mut Memory, pool: &PoolName, domain: &DomainName, learnt: Learnt) {
+pub(super) fn learn(
+    memory: &mut Memory,
+    network: &NetworkName,
+    pool: &PoolName,
+    domain: &DomainName,
+    learnt: Learnt,
+) {
     if learnt == Learnt::Nothing {
         return;
     }
-    memory.spares.retain(|spares| spares.pool != *pool);
-    if let Learnt::Crowded(mut addresses) = learnt {
-        addresses.truncate(MOST_SPARES);
-        memory.spares.insert(0, Spares { pool: pool.clone(), domain: domain.clone(), addresses });
+    memory.spares.retain(|spares| spares.pool != *pool || spares.network != *network);
+    if let Learnt::Crowded(addresses) = learnt {
+        let (network, pool, domain) = (network.clone(), pool.clone(), domain.clone());
+        memory.spares.insert(0, Spares { network, pool, domain, addresses });
         memory.spares.truncate(MOST_CROWDED);
     }
 }

@@ -127,7 +127,7 @@ pub(crate) async fn read<S: Store, W, C: Clock, L>(
         .memory
         .spares
         .iter()
-        .filter(|spares| first.contains(&&spares.pool))
+        .filter(|spares| spares.network == id.network && first.contains(&&spares.pool))
         .flat_map(|spares| spares.addresses.iter().map(move |address| (spares, address)))
         .take(QUESTIONS.saturating_sub(first_spare) / 2)
         .collect();
