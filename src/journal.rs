@@ -6,6 +6,7 @@
 //! nobody. It is tied to the store's ID: after a restore with a new one it means nothing.
 
 use std::{
+    cell::RefCell,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
     net::IpAddr,
@@ -431,6 +432,8 @@ impl Memory {
 #[derive(Clone, Debug)]
 pub struct Sight {
     path: PathBuf,
+    /// What was read last: mostly it stands there still when it is to be written.
+    read: RefCell<Option<(String, Content)>>,
 }
 
 /// What the file begins with; the sum of all that follows its quote and comma is next.
@@ -441,7 +444,7 @@ const BLOCK: usize = 512;
 const READS: u32 = 3;
 
 /// What is in a file of a [`Sight`].
-#[derive(Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 enum Content {
     /// Whole.
     Whole(Memory),
@@ -480,7 +483,7 @@ impl Sight {
     /// The sight in a node's state folder.
     #[must_use]
     pub fn new(state: &Path) -> Self {
-        Self { path: state.join("store.json") }
+        Self { path: state.join("store.json"), read: RefCell::default() }
     }
 
     /// What was seen last; nothing, if nothing was, or the file cannot be read.
@@ -494,13 +497,21 @@ impl Sight {
 
     /// `None`: there is no file, or it is no text.
     fn content(&self) -> Option<Content> {
-        for _ in 1..READS {
-            match unseal(&fs::read_to_string(&self.path).ok()?) {
-                Content::Torn => {}
-                content @ (Content::Whole(_) | Content::Unsealed(_)) => return Some(content),
+        for _ in 0..READS {
+            let text = fs::read_to_string(&self.path).ok()?;
+            let mut read = self.read.borrow_mut();
+            let (_, content) = match read.take().filter(|(known, _)| *known == text) {
+                Some(same) => read.insert(same),
+                None => {
+                    let content = unseal(&text);
+                    read.insert((text, content))
+                }
+            };
+            if *content != Content::Torn {
+                return Some(content.clone());
             }
         }
-        Some(unseal(&fs::read_to_string(&self.path).ok()?))
+        Some(Content::Torn)
     }
 
     /// Remembers. Not made durable: after a crash the node knows a little less, which is safe. Nor locked: of two runs
