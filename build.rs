@@ -1,5 +1,5 @@
 //! Has the linker put the functions that a runtime's call runs side by side. Else they lie all over a program that is
-//! mostly command line and reaper, and each call takes some forty page faults more, a twentieth of its time.
+//! mostly command line and reaper, and each call takes some thirty page faults more, a twentieth of its time.
 //!
 //! The names in `link-order.txt` (`scripts/link-order` writes it) are of one compiler and one `Cargo.lock`. A name that is
 //! not there is skipped, so an order that has aged is only of less use. The flag is lld's, which Rust links with on this
