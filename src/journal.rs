@@ -351,11 +351,11 @@ pub struct Memory {
     /// just now, whatever the clocks of others say.
     pub sightings: Vec<Sighting>,
     /// What was free in pools that are crowded, the pool used last first. It is asked for in an ADD's first read, and only
-    /// what is free by that answer is taken, under the same compares as any address: a wrong one costs a question.
+    /// what is free by that answer is taken, under the same compares as any address: a wrong one costs two questions.
     pub spares: Vec<Spares>,
 }
 
-/// Addresses of a crowded pool that this node saw free. None of them is the node's own.
+/// Addresses of a crowded pool that this node saw free.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Spares {
     /// The network on which they were looked for: who is on another does not ask for them.
@@ -366,6 +366,8 @@ pub struct Spares {
     pub domain: DomainName,
     /// They; perhaps none.
     pub addresses: Vec<IpAddr>,
+    /// So many ADDs more may rest on this; then one has to look again whether the pool is crowded.
+    pub uses: u64,
 }
 
 /// The store had come this far when this node looked.
@@ -399,6 +401,7 @@ impl Memory {
                 pool: PoolName::new(value.get("pool")?.as_str()?).ok()?,
                 domain: DomainName::new(value.get("domain")?.as_str()?).ok()?,
                 addresses: addresses.iter().filter_map(|address| address.as_str()?.parse().ok()).collect(),
+                uses: value.get("uses")?.as_u64()?,
             })
         };
         Self {
@@ -414,7 +417,7 @@ impl Memory {
     #[must_use]
     pub fn text(&self) -> Option<String> {
         let sighting = |sighting: &Sighting| json!({"revision": sighting.revision.0, "boot": sighting.boot.as_str(), "at": sighting.at});
-        let spares = |spares: &Spares| json!({"network": spares.network.as_str(), "pool": spares.pool.as_str(), "domain": spares.domain.as_str(), "addresses": spares.addresses});
+        let spares = |spares: &Spares| json!({"network": spares.network.as_str(), "pool": spares.pool.as_str(), "domain": spares.domain.as_str(), "addresses": spares.addresses, "uses": spares.uses});
         let text = json!({
             "v": VERSION,
             "store": self.store.as_ref()?.as_str(),
@@ -739,6 +742,7 @@ mod tests {
             pool: PoolName::new(pool).unwrap(),
             domain: DomainName::new("default").unwrap(),
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            uses: 3,
         }
     }
 
@@ -815,8 +819,8 @@ mod tests {
         let sightings =
             json!([{"revision": 4, "boot": "b1", "at": 9}, {"revision": 3, "boot": "b1", "at": 2}]);
         let spares = json!([
-            {"network": "lan100", "pool": "lan", "domain": "default", "addresses": ["10.0.0.1"]},
-            {"network": "lan100", "pool": "db", "domain": "default", "addresses": []},
+            {"network": "lan100", "pool": "lan", "domain": "default", "addresses": ["10.0.0.1"], "uses": 3},
+            {"network": "lan100", "pool": "db", "domain": "default", "addresses": [], "uses": 3},
         ]);
         let expected = json!({"v": 1, "store": "s1", "revision": 5, "pools": ["lan"], "sightings": sightings, "spares": spares});
         assert_eq!(written, expected);
@@ -832,7 +836,7 @@ mod tests {
             &[],
         );
         case(
-            r#"{"v":1,"store":"s1","revision":5,"spares":[7,{},{"network":"n","pool":"lan","domain":"d"},{"network":"n","pool":"../x","domain":"d","addresses":[]}]}"#,
+            r#"{"v":1,"store":"s1","revision":5,"spares":[7,{},{"network":"n","pool":"lan","domain":"d"},{"network":"n","pool":"../x","domain":"d","addresses":[],"uses":1}]}"#,
             &[],
         );
         case(r#"{"v":2,"store":"s1","revision":5,"pools":["lan"],"more":{}}"#, &["lan"]);

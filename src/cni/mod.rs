@@ -197,7 +197,8 @@ impl Node {
 
     async fn open(&self, patience: Duration) -> Result<Watched<AnyStore>, StoreError> {
         let store = self.host.open_store(patience).await?;
-        Ok(Watched::new(store, Some(Turn::new(&self.host.config.state_dir))))
+        let has_others = matches!(self.host.config.store, StoreSettings::Etcd(_));
+        Ok(Watched::new(store, has_others.then(|| Turn::new(&self.host.config.state_dir))))
     }
 
     fn remember(&self, memory: &Memory) {

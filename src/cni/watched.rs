@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -16,7 +16,7 @@ use crate::{
     store::{Key, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Write, keys},
 };
 
-/// A call counts without its turn after this: who has it may have been stopped.
+/// A call waits no longer than this in all, and counts without its turn after: who has it may have been stopped.
 const TURN_PATIENCE: Duration = Duration::from_secs(2);
 /// How often it is looked whose turn it is.
 const TURN_PAUSE: Duration = Duration::from_millis(5);
@@ -25,6 +25,8 @@ const TURN_PAUSE: Duration = Duration::from_millis(5);
 pub(super) struct Watched<S> {
     store: S,
     turn: Option<Turn>,
+    /// Until when it is waited for.
+    patience: OnceLock<Instant>,
     doubt: AtomicBool,
     /// The attachment that this call wrote, and did not end.
     attached: Mutex<Option<Key>>,
@@ -32,7 +34,13 @@ pub(super) struct Watched<S> {
 
 impl<S> Watched<S> {
     pub(super) const fn new(store: S, turn: Option<Turn>) -> Self {
-        Self { store, turn, doubt: AtomicBool::new(false), attached: Mutex::new(None) }
+        Self {
+            store,
+            turn,
+            patience: OnceLock::new(),
+            doubt: AtomicBool::new(false),
+            attached: Mutex::new(None),
+        }
     }
 
     /// Does something of this call stand, or may it come to stand? A commit was not answered: that a later one was
@@ -48,11 +56,11 @@ impl<S> Watched<S> {
 
     /// Waits for this call's turn among those of the node. `None`: it goes without.
     async fn turn(&self) -> Option<File> {
-        let until = Instant::now() + TURN_PATIENCE;
         let turn = self.turn.as_ref()?;
+        let until = self.patience.get_or_init(|| Instant::now() + TURN_PATIENCE);
         loop {
             match turn.take() {
-                Ok(None) if Instant::now() < until => sleep(TURN_PAUSE).await,
+                Ok(None) if Instant::now() < *until => sleep(TURN_PAUSE).await,
                 Ok(taken) => return taken,
                 Err(_) => return None, // a courtesy, and the store answers without it
             }
@@ -157,6 +165,8 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::ZERO);
         store.read(&count, None).await.unwrap();
         assert_eq!(began.elapsed(), TURN_PATIENCE);
+        store.read(&count, None).await.unwrap();
+        assert_eq!(began.elapsed(), TURN_PATIENCE, "in all");
         drop(others);
         store.read(&count, None).await.unwrap();
         assert_eq!(began.elapsed(), TURN_PATIENCE);

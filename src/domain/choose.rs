@@ -40,6 +40,14 @@ pub struct FreeOnce {
     pub shunned: bool,
 }
 
+impl FreeOnce {
+    /// Nobody is to be asked before it is given.
+    #[must_use]
+    pub const fn is_quiet(&self) -> bool {
+        !self.released.unconfirmed && self.released.declined.is_none()
+    }
+}
+
 /// What was seen of a window: positions `from..=to` of the usable set.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Window {
@@ -65,9 +73,7 @@ impl Window {
         let mut released: Vec<(i64, u128)> = all()
             .filter(|number| !self.taken.contains(number))
             .filter_map(|number| Some((self.released.get(&number)?, number)))
-            .filter(|(free, _)| {
-                !free.shunned && !free.released.unconfirmed && free.released.declined.is_none()
-            })
+            .filter(|(free, _)| !free.shunned && free.is_quiet())
             .map(|(free, number)| (free.revision, number))
             .collect();
         released.sort_unstable();
@@ -204,29 +210,24 @@ impl Chooser<'_> {
         }
     }
 
-    /// The choice out of spares, in the same order, but for what would have to be probed: that is left to a look around.
+    /// The choice out of spares: its own, one with neither key, one past its cool-down; of several one by chance, since all
+    /// callers of a node have the same. What would have to be probed is left to a look around.
     #[must_use]
     pub fn spare(&self, spares: &[Spare]) -> Option<Pick> {
-        let quiet = |free: &FreeOnce| !free.released.unconfirmed && free.released.declined.is_none();
-        let released = || spares.iter().filter_map(|spare| Some((spare.number, spare.released.as_ref()?)));
-        let pick =
-            |(number, free): (u128, &FreeOnce)| Pick { number, released: Some(free.revision), probe: false };
-        if let Some(own) = released().find(|(_, free)| self.is_own(free) && quiet(free)) {
-            return Some(pick(own));
-        }
-        let untouched: Vec<&Spare> = spares.iter().filter(|spare| spare.released.is_none()).collect();
-        if !untouched.is_empty() {
-            let at = usize::try_from(self.chance % untouched.len() as u64).unwrap_or(0);
-            return untouched.get(at).map(|spare| Pick {
-                number: spare.number,
-                released: None,
-                probe: false,
-            });
-        }
-        released()
-            .filter(|(_, free)| quiet(free) && self.ready_in(free) == Some(0))
-            .min_by_key(|(_, free)| free.revision)
-            .map(pick)
+        let rank = |spare: &Spare| match &spare.released {
+            None => Some(1),
+            Some(free) if !free.is_quiet() => None,
+            Some(free) if self.is_own(free) => Some(0),
+            Some(free) => (self.ready_in(free) == Some(0)).then_some(2),
+        };
+        let best = spares.iter().filter_map(rank).min()?;
+        let best: Vec<&Spare> = spares.iter().filter(|spare| rank(spare) == Some(best)).collect();
+        let at = usize::try_from(self.chance % best.len() as u64).unwrap_or(0);
+        best.get(at).map(|spare| Pick {
+            number: spare.number,
+            released: spare.released.as_ref().map(|free| free.revision),
+            probe: false,
+        })
     }
 
     /// An address with neither key: the `chance`-th after `start`, around the window.
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn of_spares_own_then_untouched_then_longest_released_and_nothing_that_must_be_probed() {
+    fn of_spares_own_then_untouched_then_released_and_nothing_that_must_be_probed() {
         let (me, cluster) = (pod("me"), ClusterName::new("c").unwrap());
         let spare = |number, released| Spare { number, released };
         let choose = |chance, spares: &[Spare]| {
@@ -392,7 +393,7 @@ mod tests {
         assert_eq!(choose(0, &[]), None);
         assert_eq!(choose(0, &[cooling.clone(), ahead.clone()]), None);
         let most = [old.clone(), cooling, ahead, older];
-        assert_eq!(choose(0, &most), wanted(2, Some(8)));
+        assert_eq!((choose(4, &most), choose(5, &most)), (wanted(1, Some(9)), wanted(2, Some(8))));
         let fresher = [&most[..], &[fresh, other]].concat();
         assert_eq!(choose(2, &fresher), wanted(6, None));
         assert_eq!(choose(5, &fresher), wanted(7, None));

@@ -61,7 +61,8 @@ pub async fn del<S: Store, W, C: Clock, L: Log>(
         if let Some(revision) = unbind(ctx, &lease, frozen, why).await? {
             memory.revision = memory.revision.max(revision);
             if !lease.value.sticky && !lease.value.reserved {
-                lease.value.addresses.iter().for_each(|address| released(&mut memory, address));
+                let network = &lease.value.id.network;
+                lease.value.addresses.iter().for_each(|address| released(&mut memory, network, address));
             }
             return Ok(End { lease: Some(lease.value.id), memory });
         }

@@ -120,37 +120,38 @@ impl Hunt<'_> {
 
     /// What the next ADD should know of the range, after this pick: of what is free, so many at most.
     fn learnt(&self, most: usize) -> Learnt {
-        let picked = self.pick.map(|pick| pick.number);
-        let mut free: Vec<u128> = self.spares.iter().map(|spare| spare.number).collect();
+        let addresses = |free: Vec<u128>| {
+            let left = free.into_iter().filter(|number| self.pick.is_none_or(|pick| pick.number != *number));
+            left.take(most).map(|number| self.family().address(number)).collect()
+        };
         match &self.window {
-            None if free.is_empty() => return Learnt::Roomy,
-            None => {}
+            None if self.spares.is_empty() => Learnt::Roomy,
+            None => Learnt::Left(addresses(self.spares.iter().map(|spare| spare.number).collect())),
             Some(window) => {
-                free = window.free(self.usable());
-                if u128::try_from(free.len()).unwrap_or(u128::MAX) > (window.to - window.from) / CROWDED + 1 {
-                    return Learnt::Roomy;
-                }
+                let free = window.free(self.usable());
+                let most_of_few = (window.to - window.from) / CROWDED + 1;
+                let few = u128::try_from(free.len()).is_ok_and(|free| free <= most_of_few);
+                // A window that had to be looked for has room by choice; where the guess went has none.
+                if few || self.looks > 0 { Learnt::Crowded(addresses(free)) } else { Learnt::Roomy }
             }
         }
-        let free = free.into_iter().filter(|number| Some(*number) != picked).take(most);
-        Learnt::Crowded(free.map(|number| self.family().address(number)).collect())
     }
 }
 
-/// What the next ADD should know of a pool, after these. Nothing can be told by an address that was asked for.
-fn learnt_of(hunts: &[(usize, Hunt<'_>)]) -> Learnt {
-    if hunts.iter().any(|(_, hunt)| hunt.want.is_some()) {
+/// What the next ADD should know of a pool, after these. Nothing can be told by an address that was asked for, by a part of
+/// a lease, or by a range that is not the first to be searched.
+fn learnt_of(hunts: &[(usize, Hunt<'_>)], slots: usize) -> Learnt {
+    if hunts.len() < slots || hunts.iter().any(|(_, hunt)| hunt.want.is_some() || hunt.at > 0) {
         return Learnt::Nothing;
     }
     let all = hunts.iter().map(|(_, hunt)| hunt.learnt(MOST_SPARES / hunts.len()));
     all.fold(Learnt::Nothing, |all, one| match (all, one) {
-        (Learnt::Crowded(mut all), Learnt::Crowded(one)) => {
-            all.extend(one);
-            Learnt::Crowded(all)
+        (Learnt::Nothing | Learnt::Roomy, one) => one,
+        (all, Learnt::Nothing | Learnt::Roomy) => all,
+        (Learnt::Left(all), Learnt::Left(one)) => Learnt::Left([all, one].concat()),
+        (Learnt::Crowded(all) | Learnt::Left(all), Learnt::Crowded(one) | Learnt::Left(one)) => {
+            Learnt::Crowded([all, one].concat())
         }
-        (crowded @ Learnt::Crowded(_), _) | (_, crowded @ Learnt::Crowded(_)) => crowded,
-        (Learnt::Nothing, one) => one,
-        (Learnt::Roomy, Learnt::Nothing | Learnt::Roomy) => Learnt::Roomy,
     })
 }
 
@@ -269,7 +270,9 @@ pub(crate) async fn search<S: Store, W: Wire, C: Clock, L: Log>(
         match commit::surely(ctx.store, &txn, ctx.deadline).await? {
             commit::Sent::Applied(revision) => {
                 let written = changes::as_written(&txn, lease, revision);
-                return Ok(Found::Bound(Box::new(written), learnt_of(&hunts)));
+                // A sticky pod had no spares: that its guess was right says little.
+                let learnt = if sticky { Learnt::Nothing } else { learnt_of(&hunts, wants.len()) };
+                return Ok(Found::Bound(Box::new(written), learnt));
             }
             commit::Sent::Conflict(snapshot) => {
                 *conflicts += 1;
@@ -284,7 +287,7 @@ pub(crate) async fn search<S: Store, W: Wire, C: Clock, L: Log>(
     }
 }
 
-/// Those of this range.
+/// Those of this range of which nobody is to be asked.
 fn spares_of(source: &Source, seen: &[SpareSeen], range: &Range) -> Vec<Spare> {
     seen.iter()
         .filter(|spare| Some(&spare.pool) == source.pool.as_ref() && spare.domain == source.domain)
@@ -298,6 +301,7 @@ fn spares_of(source: &Source, seen: &[SpareSeen], range: &Range) -> Vec<Spare> {
                 shunned: false,
             }),
         })
+        .filter(|spare| spare.released.as_ref().is_none_or(FreeOnce::is_quiet))
         .collect()
 }
 

@@ -20,6 +20,8 @@ const BETWEEN: Duration = Duration::from_secs(1);
 pub(super) const MOST_SPARES: usize = 8;
 /// Pools whose spares are kept.
 const MOST_CROWDED: usize = 4;
+/// So many ADDs rest on spares before one has to look again: a pool that has room is to be used by the rules for that.
+const USES: u64 = 16;
 
 /// What a search has learnt of its pool.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -30,6 +32,8 @@ pub(crate) enum Learnt {
     Roomy,
     /// It would be wrong mostly; these are free.
     Crowded(Vec<IpAddr>),
+    /// Nobody looked, and these of the spares are left.
+    Left(Vec<IpAddr>),
 }
 
 /// Takes in what a search in this pool has learnt.
@@ -40,28 +44,34 @@ pub(super) fn learn(
     domain: &DomainName,
     learnt: Learnt,
 ) {
-    if learnt == Learnt::Nothing {
-        return;
-    }
-    memory.spares.retain(|spares| spares.pool != *pool || spares.network != *network);
-    if let Learnt::Crowded(addresses) = learnt {
+    let at = memory.spares.iter().position(|spares| spares.pool == *pool && spares.network == *network);
+    let known = at.map_or(0, |at| memory.spares[at].uses);
+    let (addresses, uses) = match learnt {
+        Learnt::Nothing => return,
+        Learnt::Roomy => (Vec::new(), 0),
+        Learnt::Crowded(addresses) => (addresses, USES),
+        Learnt::Left(addresses) => (addresses, known.min(USES).saturating_sub(1)),
+    };
+    at.map(|at| memory.spares.remove(at));
+    if uses > 0 {
         let (network, pool, domain) = (network.clone(), pool.clone(), domain.clone());
-        memory.spares.insert(0, Spares { network, pool, domain, addresses });
+        memory.spares.insert(0, Spares { network, pool, domain, addresses, uses });
         memory.spares.truncate(MOST_CROWDED);
     }
 }
 
 /// Takes in that an address was released, if its pool is crowded.
-pub(super) fn released(memory: &mut Memory, address: &LeasedAddress) {
-    let crowded = memory
-        .spares
-        .iter_mut()
-        .find(|spares| Some(&spares.pool) == address.pool.as_ref() && spares.domain == address.domain);
+pub(super) fn released(memory: &mut Memory, network: &NetworkName, address: &LeasedAddress) {
+    let crowded = memory.spares.iter_mut().find(|spares| {
+        spares.network == *network
+            && Some(&spares.pool) == address.pool.as_ref()
+            && spares.domain == address.domain
+    });
     if let Some(Spares { addresses, .. }) = crowded
-        && addresses.len() < MOST_SPARES
         && !addresses.contains(&address.address)
     {
-        addresses.push(address.address);
+        addresses.insert(0, address.address);
+        addresses.truncate(MOST_SPARES);
     }
 }
 
