@@ -443,8 +443,11 @@ pub struct Sight {
 const SEAL: &str = "{\"sum\":\"";
 /// The file's length is a multiple of this, so that mostly a write covers all of what was there.
 const BLOCK: usize = 512;
-/// How often a file is read that somebody writes at this moment.
+/// How often a file is read that somebody writes at this moment, how often its lock is tried, and how long between: it is
+/// held for a read and a write.
 const READS: u32 = 3;
+const SAVES: u32 = 20;
+const WRITE_PAUSE: Duration = Duration::from_millis(1);
 
 /// What is in a file of a [`Sight`].
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -513,18 +516,34 @@ impl Sight {
             if *content != Content::Torn {
                 return Some(content.clone());
             }
+            drop(read);
+            thread::sleep(WRITE_PAUSE);
         }
         Some(Content::Torn)
     }
 
-    /// Remembers. Not made durable: after a crash the node knows a little less, which is safe. Nor locked: of two runs
-    /// at once one may forget the other's pools or spares, which costs the next one a read, or its sightings, a wait.
-    /// Nothing is written for a mere change of the pools' order.
+    /// Remembers. Not made durable: after a crash the node knows a little less, which is safe. Of two runs at once one may
+    /// forget the other's pools or spares, which costs the next one a read, or its sightings, a wait; never how far it saw.
+    /// Nothing is written for a mere change of the pools' order, nor while others have the lock all the time.
     ///
     /// # Errors
     /// The file system's.
     pub fn save(&self, memory: &Memory) -> io::Result<()> {
-        let mut memory = memory.clone();
+        if memory.store.is_none() {
+            return Ok(());
+        }
+        let file = create(&self.path)?;
+        for _ in 0..SAVES {
+            match file.try_lock() {
+                Ok(()) => return self.save_locked(&file, memory.clone()),
+                Err(TryLockError::WouldBlock) => thread::sleep(WRITE_PAUSE),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn save_locked(&self, file: &File, mut memory: Memory) -> io::Result<()> {
         let content = self.content();
         if let Some(Content::Whole(known) | Content::Unsealed(known)) = &content
             && known.store == memory.store
@@ -539,15 +558,17 @@ impl Sight {
             }
         }
         let Some(text) = memory.text() else { return Ok(()) };
-        let bytes = seal(&text);
-        if let Some(Content::Unsealed(_)) = content {
+        let mut bytes = seal(&text);
+        let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+        if let (Some(Content::Unsealed(_)), 1..) = (content, length) {
             // Whoever reads a part of it would not know.
             return replace(&self.path, &bytes, false);
         }
-        let file = create(&self.path)?;
-        file.write_all_at(&bytes, 0)?;
-        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        if file.metadata()?.len() > length { file.set_len(length) } else { Ok(()) }
+        // Over all that was there, at once: whoever is killed leaves the one or the other.
+        if bytes.len() < length {
+            bytes.resize(length, b' ');
+        }
+        file.write_all_at(&bytes, 0)
     }
 }
 
@@ -787,7 +808,7 @@ mod tests {
         fs::write(&sight.path, [&shorter[..], &longer[BLOCK..]].concat()).unwrap();
         assert_eq!(sight.load(), Memory::default());
         sight.save(&short).unwrap();
-        assert_eq!(fs::read(&sight.path).unwrap(), shorter);
+        assert_eq!(fs::read(&sight.path).unwrap().len(), longer.len());
         assert_eq!(sight.load(), short);
         // Of an older version: replaced whole.
         fs::write(&sight.path, long.text().unwrap()).unwrap();
