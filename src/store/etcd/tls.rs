@@ -105,8 +105,10 @@ pub(crate) fn check_files(files: &TlsFiles, now: Timestamp) -> Result<Vec<Certif
 pub(crate) fn client_config(files: &TlsFiles) -> Result<ClientConfig, StoreError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &files.cacert {
-        for certificate in certificates(&path.display().to_string(), &load(path)?)? {
-            roots.add(certificate).map_err(|error| fault(path, format!("cannot be used: {error}")))?;
+        // A bundle may hold one that TLS cannot use, beside the one that matters.
+        let all = certificates(&path.display().to_string(), &load(path)?)?;
+        if let (0, _) = roots.add_parsable_certificates(all) {
+            return Err(fault(path, "holds no certificate that can be used as a CA's"));
         }
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
