@@ -523,7 +523,8 @@ impl Sight {
     }
 
     /// Remembers. Not made durable: after a crash the node knows a little less, which is safe. Of two runs at once one may
-    /// forget the other's pools or spares, which costs the next one a read, or its sightings, a wait; never how far it saw.
+    /// forget the other's pools or spares, which costs the next one a read, or its sightings, a wait; how far it saw only if
+    /// the file is replaced at that moment.
     /// Nothing is written for a mere change of the pools' order, nor while others have the lock all the time.
     ///
     /// # Errors
@@ -564,7 +565,7 @@ impl Sight {
             // Whoever reads a part of it would not know.
             return replace(&self.path, &bytes, false);
         }
-        // Over all that was there, at once: whoever is killed leaves the one or the other.
+        // Over all that was there, at once: whoever is killed leaves the one or the other, if it is not longer than a page.
         if bytes.len() < length {
             bytes.resize(length, b' ');
         }
