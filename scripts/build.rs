@@ -7,7 +7,7 @@
 
 use std::env;
 
-const ORDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/link-order.txt");
+const ORDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/link-order.txt");
 
 fn main() {
     println!("cargo::rerun-if-changed={ORDER}");
