@@ -263,7 +263,7 @@ impl Sight {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use super::{super::test_folder as folder, *};
+    use super::{super::tests::folder, *};
 
     fn memory(store: &str, revision: i64, pools: &[&str]) -> Memory {
         Memory {

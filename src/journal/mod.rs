@@ -283,18 +283,17 @@ impl Entries for Journal {
     }
 }
 
-/// A folder of a test's own, which is not there.
-#[cfg(test)]
-fn test_folder(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("leasehold-journal-{}-{name}", std::process::id()));
-    let _ = fs::remove_dir_all(&path);
-    path
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{test_folder as folder, *};
+    use super::*;
     use crate::store::Revision;
+
+    /// A folder of a test's own, which is not there.
+    pub(super) fn folder(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("leasehold-journal-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        path
+    }
 
     fn entry(container: &str) -> Entry {
         Entry {

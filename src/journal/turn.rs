@@ -35,7 +35,7 @@ impl Turn {
 mod tests {
     use std::fs;
 
-    use super::{super::test_folder as folder, *};
+    use super::{super::tests::folder, *};
 
     #[test]
     fn one_at_a_time_has_its_turn() {
