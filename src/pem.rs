@@ -1,9 +1,10 @@
 //! Certificates and keys in PEM: reading them, their dates, and the words for what is wrong with them.
 
-use std::{fmt, fs, io, path::Path};
+use std::{fmt, fs, io, path::Path, sync::Arc};
 
 use rustls::{
-    CertificateError,
+    CertificateError, ClientConfig, RootCertStore,
+    crypto::ring::default_provider,
     pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject},
 };
 
@@ -58,6 +59,26 @@ pub(crate) fn private_key(place: &str, pem: &[u8]) -> Result<PrivateKeyDer<'stat
             if encrypted { "is encrypted: a key without a passphrase is needed" } else { "holds no PEM key" },
         )
     })
+}
+
+/// A client of TLS 1.2 and 1.3 that trusts these, shows this chain with its key, and asks for this protocol (ALPN).
+///
+/// # Errors
+/// rustls's: key and chain cannot be used, or not together.
+pub(crate) fn client(
+    roots: RootCertStore,
+    identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    protocol: &[u8],
+) -> Result<ClientConfig, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some((chain, private)) => builder.with_client_auth_cert(chain, private)?,
+    };
+    config.alpn_protocols = vec![protocol.to_vec()];
+    Ok(config)
 }
 
 /// What a person can do about a server's certificate that was not accepted.

@@ -350,29 +350,23 @@ impl Client {
                     .map_err(|error| Fault { place: place.clone(), reason: error.to_string() })?;
             }
         }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| ApiError::Settings(error.to_string()))?
-            .with_root_certificates(roots);
-        let mut config = match &credential.identity {
-            None => builder.with_no_client_auth(),
-            Some((cert, key)) => {
-                let chain = pem::certificates(&cert.place(), &cert.load()?)?;
-                let private = pem::private_key(&key.place(), &key.load()?)?;
-                #[expect(clippy::wildcard_enum_match_arm, reason = "of a foreign enum that grows")]
-                builder.with_client_auth_cert(chain, private).map_err(|error| {
-                    ApiError::Settings(match error {
-                        rustls::Error::InconsistentKeys(_) => {
-                            format!("{}: does not belong to the certificate {}", key.place(), cert.place())
-                        }
-                        other => format!("{}: cannot be used: {other}", cert.place()),
-                    })
-                })?
-            }
+        let places = credential.identity.as_ref().map(|(cert, key)| (cert.place(), key.place()));
+        let identity = match &credential.identity {
+            None => None,
+            Some((cert, key)) => Some((
+                pem::certificates(&cert.place(), &cert.load()?)?,
+                pem::private_key(&key.place(), &key.load()?)?,
+            )),
         };
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(config)
+        pem::client(roots, identity, b"http/1.1").map_err(|error| {
+            ApiError::Settings(match (error, places) {
+                (rustls::Error::InconsistentKeys(_), Some((cert, key))) => {
+                    format!("{key}: does not belong to the certificate {cert}")
+                }
+                (other, Some((cert, _))) => format!("{cert}: cannot be used: {other}"),
+                (other, None) => other.to_string(),
+            })
+        })
     }
 
     /// Can there be other credentials than those that were refused?

@@ -3,10 +3,7 @@
 //! The path of a request reads the files and nothing more. Dates, and whether key and certificate belong
 //! together, are looked at when something has failed, or when somebody asks ([`check_files`]).
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
 
 use rustls::{
     CertificateError, ClientConfig, RootCertStore,
@@ -17,7 +14,7 @@ use rustls::{
 
 use crate::{
     domain::lease::Timestamp,
-    pem::{Fault, certificates, day, load, not_accepted, private_key, validity},
+    pem::{self, Fault, certificates, day, load, not_accepted, private_key, validity},
     store::{StoreError, etcd::channel::ALPN},
 };
 
@@ -111,22 +108,17 @@ pub(crate) fn client_config(files: &TlsFiles) -> Result<ClientConfig, StoreError
             return Err(fault(path, "holds no certificate that can be used as a CA's"));
         }
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| StoreError::NotReached { reason: error.to_string() })?
-        .with_root_certificates(roots);
-    let mut config = match files.pair()? {
-        None => builder.with_no_client_auth(),
-        Some((cert, key)) => {
-            let chain = certificates(&cert.display().to_string(), &load(cert)?)?;
-            let private = private_key(&key.display().to_string(), &load(key)?)?;
-            builder.with_client_auth_cert(chain, private).map_err(|error| {
-                fault_in(files).unwrap_or_else(|| fault(key, format!("cannot be used: {error}")))
-            })?
-        }
+    let identity = match files.pair()? {
+        None => None,
+        Some((cert, key)) => Some((
+            certificates(&cert.display().to_string(), &load(cert)?)?,
+            private_key(&key.display().to_string(), &load(key)?)?,
+        )),
     };
-    config.alpn_protocols = vec![ALPN.to_vec()];
-    Ok(config)
+    pem::client(roots, identity, ALPN).map_err(|error| {
+        let place = files.key.as_deref().unwrap_or(Path::new("TLS"));
+        fault_in(files).unwrap_or_else(|| fault(place, format!("cannot be used: {error}")))
+    })
 }
 
 /// What is wrong with the files now, if anything is.
