@@ -66,18 +66,24 @@ impl Window {
     /// probed, or what this run may not take.
     #[must_use]
     pub fn free(&self, usable: &AddrSet) -> Vec<u128> {
-        let runs = usable.slice(self.from, self.to);
-        let all = || runs.iter().flat_map(|run| run.first()..=run.last());
-        let untouched =
-            all().filter(|number| !self.taken.contains(number) && !self.released.contains_key(number));
-        let mut released: Vec<(i64, u128)> = all()
-            .filter(|number| !self.taken.contains(number))
-            .filter_map(|number| Some((self.released.get(&number)?, number)))
-            .filter(|(free, _)| !free.shunned && free.is_quiet())
-            .map(|(free, number)| (free.revision, number))
+        let mut released: Vec<(i64, u128)> = self
+            .released
+            .iter()
+            .filter(|(number, free)| !self.taken.contains(number) && !free.shunned && free.is_quiet())
+            .filter(|(number, _)| usable.contains_number(**number))
+            .map(|(number, free)| (free.revision, *number))
             .collect();
         released.sort_unstable();
-        untouched.chain(released.into_iter().map(|(_, number)| number)).collect()
+        let mut free = self.untouched(usable);
+        free.extend(released.into_iter().map(|(_, number)| number));
+        free
+    }
+
+    /// What has neither key.
+    fn untouched(&self, usable: &AddrSet) -> Vec<u128> {
+        let runs = usable.slice(self.from, self.to);
+        let all = runs.iter().flat_map(|run| run.first()..=run.last());
+        all.filter(|number| !self.taken.contains(number) && !self.released.contains_key(number)).collect()
     }
 }
 
@@ -232,14 +238,7 @@ impl Chooser<'_> {
 
     /// An address with neither key: the `chance`-th after `start`, around the window.
     fn untouched(&self, usable: &AddrSet, window: &Window, start: u128) -> Option<u128> {
-        let mut free = Vec::new();
-        for run in usable.slice(window.from, window.to) {
-            for number in run.first()..=run.last() {
-                if !window.taken.contains(&number) && !window.released.contains_key(&number) {
-                    free.push(number);
-                }
-            }
-        }
+        let free = window.untouched(usable);
         if free.is_empty() {
             return None;
         }
