@@ -244,7 +244,7 @@ impl Cluster {
             let mut endpoints = self.etcd.endpoints();
             let shift = number % endpoints.len();
             endpoints.rotate_left(shift);
-            all.node(&format!("n{number}")).endpoints(endpoints)
+            all.node(&format!("n{number}")).in_memory().endpoints(endpoints)
         });
         Nodes { nodes: nodes.collect(), range: format!("{start}-{end}"), admin }
     }

@@ -14,6 +14,8 @@ use super::{etcd::Etcd, folder::Folder};
 #[derive(Debug)]
 pub(crate) struct HostFile {
     folder: Folder,
+    /// Where its state is, if not there.
+    memory: Option<Folder>,
     document: Value,
 }
 
@@ -46,6 +48,13 @@ impl HostFile {
             }
         }
         file.with("node", name)
+    }
+
+    /// Has its state where no disk is waited for that others keep busy.
+    pub(crate) fn in_memory(mut self) -> Self {
+        self.memory = Some(Folder::in_memory());
+        let state = self.state();
+        self.with("stateDir", state.to_str().unwrap())
     }
 
     /// Sets a field of `store.etcd`.
@@ -85,7 +94,7 @@ impl HostFile {
     }
 
     pub(crate) fn state(&self) -> PathBuf {
-        self.folder.path().join("state")
+        self.memory.as_ref().unwrap_or(&self.folder).path().join("state")
     }
 
     /// What was logged so far.
@@ -98,7 +107,7 @@ impl HostFile {
     }
 
     fn with_store(store: Value) -> Self {
-        let mut file = Self { folder: Folder::new(), document: Value::Null };
+        let mut file = Self { folder: Folder::new(), memory: None, document: Value::Null };
         file.document = json!({
             "v": 1,
             "store": store,
@@ -124,6 +133,9 @@ fn a_host_file_is_for_root_alone() {
     assert_eq!(one_text["store"], other_text["store"]);
     assert_ne!(one.state(), other.state());
     assert_eq!(one_text["stateDir"], json!(one.state()));
+    let other = other.in_memory();
+    assert_eq!(read(&other)["stateDir"], json!(other.state()));
+    assert_ne!(other.state().parent(), Some(other.folder()));
     assert_eq!(one.log(), "");
     fs::write(one.log_path(), "line\n").unwrap();
     assert_eq!(one.log(), "line\n");
