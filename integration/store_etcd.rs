@@ -2,10 +2,15 @@
 #![expect(clippy::disallowed_methods, reason = "time limits are of the real clock")]
 
 use std::{
-    fs,
-    net::{SocketAddr, TcpListener, TcpStream},
+    fs, io,
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -29,6 +34,8 @@ use crate::support::{
 
 /// What one bad endpoint may cost, at any place.
 const BUDGET: Duration = Duration::from_secs(2);
+/// What a DEL has.
+const DEL: Duration = Duration::from_secs(5);
 /// And if the others elect a leader meanwhile.
 const WITH_ELECTION: Duration = Duration::from_secs(5);
 
@@ -492,13 +499,74 @@ fn a_connection_that_dies_between_two_requests_is_made_again() {
         etcd.restart(0);
         store.read(&[Read::Get(key("a"))], None).await.unwrap();
         applied(&store, &writes(vec![put("a", "1")])).await;
-        // Nor where another listens there by then: the next one is made over a new connection.
+        // Nor where another listens there by then: it goes over a new connection, on which something was read before.
         etcd.kill(0);
         etcd.restart(0);
-        let refused = store.commit(&writes(vec![put("a", "2")])).await;
-        assert!(matches!(refused, Err(StoreError::NotReached { .. })), "{refused:?}");
         applied(&store, &writes(vec![put("a", "2")])).await;
     });
+}
+
+/// One name with two servers behind it that take turns: this etcd, and one that takes what comes and says nothing. Returns
+/// its URL, and counts whom it sent to whom.
+fn behind_a_balancer(address: String) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    thread::spawn(move || {
+        let mut silent = Vec::new();
+        for client in listener.incoming() {
+            let client = client.unwrap();
+            if counted.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) {
+                silent.push(client);
+                continue;
+            }
+            let server = TcpStream::connect(&address).unwrap();
+            for (from, to) in [(&client, &server), (&server, &client)] {
+                let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                thread::spawn(move || {
+                    let _ = io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Write);
+                });
+            }
+        }
+    });
+    (url, count)
+}
+
+#[test]
+fn a_dead_server_behind_the_only_name_is_passed_in_the_time_of_a_del() {
+    require!(Part::Etcd(Version::V36));
+    let etcd = Etcd::start(Version::V36);
+    let (url, connections) = behind_a_balancer(etcd.address(0));
+    let store = open(&[url]);
+    let begun = Instant::now();
+    block(async {
+        store.read(&[Read::Get(key("a"))], None).await.unwrap();
+        assert!(begun.elapsed() < DEL, "{:?}", begun.elapsed());
+        // Now it is known who answers.
+        applied(&store, &writes(vec![put("a", "1")])).await;
+        assert!(begun.elapsed() < DEL, "{:?}", begun.elapsed());
+        store.read(&[Read::Get(key("a"))], None).await.unwrap();
+    });
+    assert_eq!(connections.load(Ordering::SeqCst), 2);
+    assert_eq!(block(store.status()).len(), 1, "one was configured");
+}
+
+#[test]
+fn a_slow_answer_of_the_only_endpoint_is_waited_for_on_its_connection() {
+    require!(Part::Etcd(Version::V36));
+    let etcd = Etcd::start(Version::V36);
+    let proxy = Proxy::to(etcd.address(0));
+    proxy.set(Fault::Delay(Duration::from_millis(500)));
+    let store = open(&[proxy.url("http")]);
+    block(store.read(&[Read::Get(key("a"))], None)).unwrap();
+    assert_eq!(proxy.connections(), 1);
+    // Its answer is taken, though another connection was made meanwhile.
+    proxy.set(Fault::Delay(Duration::from_secs(2)));
+    let store = open(&[proxy.url("http")]);
+    block(store.read(&[Read::Get(key("a"))], None)).unwrap();
+    assert_eq!(proxy.connections(), 3);
 }
 
 #[test]
@@ -696,9 +764,7 @@ fn b105_a_login_that_nobody_wanted_is_made_when_it_is_wanted() {
             }
             etcd.enable_auth();
             assert_eq!(reader.read(&[Read::Get(key("v1/a"))], None).await.unwrap().entries(0).len(), 1);
-            // A commit is sent elsewhere, by whoever wants it sent.
-            let first = writer.commit(&writes(vec![put("v1/a", "2")])).await;
-            assert!(matches!(first, Err(StoreError::NotReached { .. })), "{first:?}");
+            // A commit that is refused for want of a login is sent over another connection.
             applied(&writer, &writes(vec![put("v1/a", "2")])).await;
         });
     }

@@ -29,8 +29,8 @@ use crate::store::{
 /// A read is given up after this; so is connecting for a commit. A cluster whose leader has died needs up to
 /// 2 s for the next one, and DEL, which has 5 s, must still write its journal.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// The same where there is nobody else to ask, and nothing was answered yet: then giving up is only to begin anew, at the
-/// end of the queue of all who connect to a server at once.
+/// The same where one endpoint is configured: there giving up is only to begin anew, at the end of the queue of all who
+/// connect to a server at once.
 const PATIENCE_ALONE: Duration = Duration::from_secs(8);
 
 /// A silent endpoint is joined by the next after this.
@@ -39,6 +39,9 @@ const HEDGE: Duration = Duration::from_millis(100);
 const HEDGE_LOGIN: Duration = Duration::from_millis(300);
 /// The same for an endpoint that has answered this process before: it lives, and is slow.
 const HEDGE_KNOWN: Duration = Duration::from_millis(400);
+/// The only endpoint is joined by itself after this: behind a load balancer another connection is to another member, and
+/// DEL has 5 s.
+const HEDGE_ALONE: Duration = Duration::from_secs(3);
 /// A third connection beside two silent ones only now: 10 000 nodes that start at once with TLS keep a server
 /// busy for 10 s, and every hedge adds to that.
 const CROWD: Duration = Duration::from_secs(1);
@@ -78,6 +81,7 @@ pub(crate) enum Cause {
     WentBack { from: Revision, to: Revision },
 }
 
+#[derive(Clone)]
 struct Member {
     url: String,
 }
@@ -108,8 +112,12 @@ type Attempt<'a, T> = Pin<Box<dyn Future<Output = Result<T, Cause>> + Send + 'a>
 
 impl Endpoints {
     pub(crate) fn new(settings: EtcdSettings) -> Self {
-        let members: Vec<_> =
+        let mut members: Vec<_> =
             settings.endpoints.iter().map(|endpoint| Member { url: endpoint.to_string() }).collect();
+        // One name may stand for many.
+        if let [only] = members.as_slice() {
+            members.push(only.clone());
+        }
         let count = members.len();
         let route =
             Route { order: (0..count).collect(), links: vec![None; count], answered: vec![false; count] };
@@ -122,6 +130,11 @@ impl Endpoints {
 
     pub(crate) fn settings(&self) -> &EtcdSettings {
         &self.settings
+    }
+
+    /// Is there one name only? Then it is there twice.
+    fn is_alone(&self) -> bool {
+        self.settings.endpoints.len() == 1
     }
 
     /// The order of now.
@@ -236,10 +249,7 @@ impl Endpoints {
         ask: impl Fn(usize) -> Attempt<'a, T>,
     ) -> Result<(usize, T), StoreError> {
         let begun = Instant::now();
-        let patience = match order {
-            [only] if !self.has_answered(*only) => PATIENCE_ALONE,
-            _ => PATIENCE,
-        };
+        let patience = if self.is_alone() { PATIENCE_ALONE } else { PATIENCE };
         let mut waiting = order.iter().copied();
         let mut next = waiting.next();
         let mut running: Vec<(usize, Instant, Attempt<'a, T>)> = Vec::new();
@@ -247,6 +257,7 @@ impl Endpoints {
         let mut credentials = None;
         let mut start = begun;
         let mut pause = match next {
+            Some(_) if self.is_alone() => HEDGE_ALONE,
             Some(index) if self.has_answered(index) => HEDGE_KNOWN,
             Some(_) if self.settings.login.is_some() => HEDGE_LOGIN,
             _ => HEDGE,
@@ -304,14 +315,20 @@ impl Endpoints {
                 },
             }
             self.avoid(index);
+            // It said why: the same name would say the same.
+            next = next.filter(|_| !self.is_alone());
             start = Instant::now();
         }
         if let Some(error) = credentials {
             return Err(error);
         }
+        running.sort_by_key(|(_, since, _)| *since);
         for (index, since, _) in &running {
-            failed.push(format!("{}: no answer after {} ms", self.url(*index), since.elapsed().as_millis()));
             self.avoid(*index);
+            let endpoint = format!("{}: ", self.url(*index));
+            if !failed.iter().any(|text| text.starts_with(&endpoint)) {
+                failed.push(format!("{endpoint}no answer after {} ms", since.elapsed().as_millis()));
+            }
         }
         Err(StoreError::NotReached { reason: failed.join("; ") })
     }
