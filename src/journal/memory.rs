@@ -251,9 +251,12 @@ impl Sight {
             // Whoever reads a part of it would not know.
             return replace(&self.path, &bytes, false);
         }
-        // Over all that was there, at once: whoever is killed leaves the one or the other, if it is not longer than a page.
+        // Over all that was there, at once: whoever is killed leaves the one or the other, if it is not longer than a page. Room
+        // is made before: where there is none, what was there stays.
         if bytes.len() < length {
             bytes.resize(length, b' ');
+        } else {
+            file.write_all_at(&vec![b' '; bytes.len() - length], length.try_into().unwrap_or(u64::MAX))?;
         }
         file.write_all_at(&bytes, 0)
     }
