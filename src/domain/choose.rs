@@ -80,7 +80,8 @@ impl Window {
     }
 
     /// What has neither key.
-    fn untouched(&self, usable: &AddrSet) -> Vec<u128> {
+    #[must_use]
+    pub fn untouched(&self, usable: &AddrSet) -> Vec<u128> {
         let runs = usable.slice(self.from, self.to);
         let all = runs.iter().flat_map(|run| run.first()..=run.last());
         all.filter(|number| !self.taken.contains(number) && !self.released.contains_key(number)).collect()

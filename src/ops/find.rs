@@ -128,21 +128,28 @@ impl Hunt<'_> {
             None if self.spares.is_empty() => Learnt::Roomy,
             None => Learnt::Left(addresses(self.spares.iter().map(|spare| spare.number).collect())),
             Some(window) => {
-                let free = window.free(self.usable());
-                let most_of_few = (window.to - window.from) / CROWDED + 1;
-                let few = u128::try_from(free.len()).is_ok_and(|free| free <= most_of_few);
+                // A guess is right where there is neither key.
+                let untouched = u128::try_from(window.untouched(self.usable()).len()).unwrap_or(u128::MAX);
+                let few = untouched <= (window.to - window.from) / CROWDED + 1;
                 // A window that had to be looked for has room by choice; where the guess went has none.
-                if few || self.looks > 0 { Learnt::Crowded(addresses(free)) } else { Learnt::Roomy }
+                if few || self.looks > 0 {
+                    Learnt::Crowded(addresses(window.free(self.usable())))
+                } else {
+                    Learnt::Roomy
+                }
             }
         }
     }
 }
 
-/// What the next ADD should know of a pool, after these. Nothing can be told by an address that was asked for, by a part of
-/// a lease, or by a range that is not the first to be searched.
+/// What the next ADD should know of a pool, after these. Nothing can be told by an address that was asked for, or by a part of
+/// a lease. Where the range that is searched first has none, no spare is left.
 fn learnt_of(hunts: &[(usize, Hunt<'_>)], slots: usize) -> Learnt {
-    if hunts.len() < slots || hunts.iter().any(|(_, hunt)| hunt.want.is_some() || hunt.at > 0) {
+    if hunts.len() < slots || hunts.iter().any(|(_, hunt)| hunt.want.is_some()) {
         return Learnt::Nothing;
+    }
+    if hunts.iter().any(|(_, hunt)| hunt.at > 0) {
+        return Learnt::Left(Vec::new());
     }
     let all = hunts.iter().map(|(_, hunt)| hunt.learnt(MOST_SPARES / hunts.len()));
     all.fold(Learnt::Nothing, |all, one| match (all, one) {

@@ -67,11 +67,12 @@ pub(super) fn released(memory: &mut Memory, network: &NetworkName, address: &Lea
             && Some(&spares.pool) == address.pool.as_ref()
             && spares.domain == address.domain
     });
+    // It cools: it takes the place of none that may not.
     if let Some(Spares { addresses, .. }) = crowded
+        && addresses.len() < MOST_SPARES
         && !addresses.contains(&address.address)
     {
-        addresses.insert(0, address.address);
-        addresses.truncate(MOST_SPARES);
+        addresses.push(address.address);
     }
 }
 
