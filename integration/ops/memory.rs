@@ -4,8 +4,11 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use leasehold::{
-    domain::names::{BootId, PoolName},
-    journal::Memory,
+    domain::{
+        names::{BootId, PoolName},
+        pool::{Serve, parse_serve},
+    },
+    journal::{LookedAt, Memory},
     ops::Refusal,
     store::{Revision, keys, record::PoolDocument},
 };
@@ -19,8 +22,17 @@ fn serving(name: &str, subnet: &str, serves: &str) -> PoolDocument {
     document
 }
 
-fn names(names: &[&str]) -> Vec<PoolName> {
-    names.iter().map(|name| PoolName::new(*name).unwrap()).collect()
+/// Of a pool that serves everything.
+fn looked_at(pool: &str) -> LookedAt {
+    LookedAt { serve: Serve::Everything, pool: PoolName::new(pool).unwrap() }
+}
+
+fn looked_at_for(serve: &str, pool: &str) -> LookedAt {
+    LookedAt { serve: parse_serve(serve).unwrap(), ..looked_at(pool) }
+}
+
+fn names(names: &[&str]) -> Vec<LookedAt> {
+    names.iter().map(|name| looked_at(name)).collect()
 }
 
 /// The reads and the commits of an ADD, which the node remembers.
@@ -45,14 +57,14 @@ async fn a_pool_that_was_used_before_costs_no_read() {
     assert_eq!(n1.memory.pools, names(&["lan"]));
     // One of its two pools is new here.
     assert_eq!(cost(&mut n1, "shop/db-0", "d1").await, (2, 1));
-    assert_eq!(n1.memory.pools, names(&["db", "lan"]));
+    assert_eq!(n1.memory.pools, [looked_at_for("shop/db", "db"), looked_at("lan")]);
     // A DEL knows no pools, and forgets none.
     n1.memory = n1.try_del(Some("shop/db-0"), "d1").await.unwrap().memory;
-    assert_eq!(n1.memory.pools, names(&["db", "lan"]));
+    assert_eq!(n1.memory.pools, [looked_at_for("shop/db", "db"), looked_at("lan")]);
     assert_eq!(cost(&mut n1, "shop/db-0", "d2").await, (1, 1));
     // The latest come first.
     assert_eq!(cost(&mut n1, "shop/a", "a3").await, (1, 1));
-    assert_eq!(n1.memory.pools, names(&["lan", "db"]));
+    assert_eq!(n1.memory.pools, [looked_at("lan"), looked_at_for("shop/db", "db")]);
     // Another node has not used them.
     assert_eq!(cost(&mut world.node("n2"), "shop/c", "c1").await, (2, 1));
     world.audit();
@@ -65,7 +77,7 @@ async fn a_lease_whose_pool_the_index_no_longer_names_is_known_from_memory_too()
     assert_eq!(cost(&mut n1, "shop/a", "a1").await, (2, 1));
     world.apply(&serving("old", "10.0.0.0/24", "shop/other"));
     assert_eq!(cost(&mut n1, "shop/a", "a1").await, (1, 0));
-    assert_eq!(n1.memory.pools, names(&["lan", "old"]));
+    assert_eq!(n1.memory.pools, [looked_at("lan"), looked_at_for("shop/a", "old")]);
     world.audit();
 }
 
@@ -129,15 +141,15 @@ async fn memory_of_pools_has_an_end_and_never_costs_a_request() {
     let mut n1 = world.node("n1");
     // More pools serve it than a node remembers.
     assert_eq!(cost(&mut n1, "shop/a", "a1").await, (2, 1));
-    assert_eq!(n1.memory.pools.len(), 16);
+    assert_eq!(n1.memory.pools.len(), 32);
     assert_eq!(cost(&mut n1, "shop/b", "b1").await, (2, 1));
 
     // Whatever the file said.
-    n1.memory.pools = (0..1000).map(|n| PoolName::new(format!("x{n}")).unwrap()).collect();
+    n1.memory.pools = (0..1000).map(|n| looked_at(&format!("x{n}"))).collect();
     assert_eq!(cost(&mut n1, "shop/c", "c1").await, (2, 1));
-    assert_eq!(n1.memory.pools.len(), 16);
+    assert_eq!(n1.memory.pools.len(), 32);
     // A request that has room for few of them takes few.
-    n1.memory.pools = (0..1000).map(|n| PoolName::new(format!("x{n}")).unwrap()).collect();
+    n1.memory.pools = (0..1000).map(|n| looked_at(&format!("x{n}"))).collect();
     let all = numbered(90);
     let mut request = n1.ask("shop/d", "d1");
     request.asked = asked(&all.iter().map(String::as_str).collect::<Vec<_>>());
@@ -224,4 +236,93 @@ async fn what_was_seen_says_nothing_while_the_store_is_frozen() {
     sleep(Duration::from_secs(6)).await;
     world.freeze("it was restored");
     assert!(wait(&n1, "shop/old-0").await > Duration::from_secs(5));
+}
+
+/// The bytes that an ADD is answered.
+async fn answered(world: &World, node: &Node, pod: &str) -> usize {
+    let before = world.store.asked().answered;
+    node.add(pod, &format!("{}-c", &pod[5..])).await.unwrap();
+    world.store.asked().answered - before
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_of_another_workload_is_not_asked_for() {
+    let of_db = |number: u8| serving(&format!("db-{number}"), &format!("10.1.{number}.0/24"), "shop/db");
+    let of_all = pool("lan", &["10.0.0.0/24"]);
+    let world = World::new(&[vec![of_all], (0..9).map(of_db).collect()].concat());
+    let mut n1 = world.node("n1");
+    assert_eq!(cost(&mut n1, "shop/a", "a1").await, (2, 1));
+    let few = answered(&world, &n1, "shop/b").await;
+    assert_eq!(cost(&mut n1, "shop/db-0", "d1").await, (2, 1));
+    assert_eq!(n1.memory.pools.len(), 10);
+    assert_eq!(answered(&world, &n1, "shop/c").await, few);
+    // They are not forgotten.
+    n1.memory = n1.add("shop/d", "d2").await.unwrap().memory;
+    assert_eq!(cost(&mut n1, "shop/db-1", "e1").await, (1, 1));
+    world.audit();
+}
+
+/// A pool whose every address somebody had: a guess meets a released key.
+#[tokio::test(start_paused = true)]
+async fn a_pool_whose_addresses_all_were_used_is_crowded_too() {
+    let mut document = pool("lan", &["10.0.0.0/24 10.0.0.10-10.0.0.19"]);
+    document.cool_down = Some("0s".into());
+    let world = World::new(&[document]);
+    let mut n1 = world.node("n1");
+    for number in 0..10 {
+        n1.add(&format!("shop/first-{number}"), &format!("f{number}")).await.unwrap();
+    }
+    for number in 0..10 {
+        assert!(n1.del(&format!("shop/first-{number}"), &format!("f{number}")).await);
+    }
+    assert_eq!(cost(&mut n1, "shop/a", "a1").await, (2, 2));
+    for number in 0..20 {
+        let (pod, container) = (format!("shop/next-{number}"), format!("n{number}"));
+        let expected = if number == 16 { (1, 2) } else { (1, 1) };
+        assert_eq!(cost(&mut n1, &pod, &container).await, expected, "{number}");
+        n1.memory = n1.try_del(Some(&pod), &container).await.unwrap().memory;
+    }
+    world.audit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn spares_end_where_they_help_nobody() {
+    let world = World::new(&[pool("lan", &["10.0.0.0/24 10.0.0.10-10.0.0.29", "10.0.1.0/24"])]);
+    let mut n1 = world.node("n1");
+    for number in 0..19 {
+        n1.memory = n1.add(&format!("shop/first-{number}"), &format!("f{number}")).await.unwrap().memory;
+    }
+    assert!(!n1.memory.spares.is_empty());
+    // Others take what is left of the first range; so the second is searched.
+    let n2 = world.node("n2");
+    for number in 0..2 {
+        n2.add(&format!("shop/other-{number}"), &format!("o{number}")).await.unwrap();
+    }
+    for number in 0..16 {
+        n1.memory = n1.add(&format!("shop/next-{number}"), &format!("n{number}")).await.unwrap().memory;
+    }
+    assert_eq!(n1.memory.spares, []);
+    world.audit();
+}
+
+/// What was just given back cools. It must not push out what can be had.
+#[tokio::test(start_paused = true)]
+async fn what_cools_pushes_no_spare_out() {
+    let world = World::new(&[pool("lan", &["10.0.0.0/24 10.0.0.10-10.0.0.29"])]);
+    let mut n1 = world.node("n1");
+    let pod = |number: usize| (format!("shop/p-{number}"), format!("c{number}"));
+    for number in 0..19 {
+        let (pod, container) = pod(number);
+        n1.memory = n1.add(&pod, &container).await.unwrap().memory;
+    }
+    let usable: Vec<_> = n1.memory.spares.iter().flat_map(|spares| spares.addresses.clone()).collect();
+    assert_eq!(usable.len(), 1);
+    for number in 0..9 {
+        let (pod, container) = pod(number);
+        n1.memory = n1.try_del(Some(&pod), &container).await.unwrap().memory;
+    }
+    assert_eq!(n1.memory.spares[0].addresses.len(), 8);
+    assert_eq!(cost(&mut n1, "shop/next", "n").await, (1, 1));
+    assert_eq!(n1.gets("shop/next", "n").await, usable[0].to_string());
+    world.audit();
 }

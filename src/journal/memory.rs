@@ -20,7 +20,10 @@ use super::{
     files::{create, hex, is_same, replace, try_lock},
 };
 use crate::{
-    domain::names::{BootId, DomainName, NetworkName, PoolName, StoreId},
+    domain::{
+        names::{BootId, DomainName, NetworkName, PoolName, StoreId},
+        pool::{Serve, parse_serve},
+    },
     store::Revision,
 };
 
@@ -31,15 +34,25 @@ pub struct Memory {
     pub store: Option<StoreId>,
     /// The highest revision that was seen of it.
     pub revision: Revision,
-    /// The pools that its ADDs looked at last, the latest first. Their documents are asked for in an ADD's first read,
-    /// and one that the ADD turns out not to need is not looked at: a wrong name costs a question, a missing one a read.
-    pub pools: Vec<PoolName>,
+    /// The pools that its ADDs looked at last, the latest first. Their documents are asked for in the first read of an ADD
+    /// that they may serve, and one that it turns out not to need is not looked at: a wrong name costs a question, a
+    /// missing one a read.
+    pub pools: Vec<LookedAt>,
     /// When it was seen, the latest first, a second apart: a lease whose revision was seen long ago was not written
     /// just now, whatever the clocks of others say.
     pub sightings: Vec<Sighting>,
     /// What was free in pools that are crowded, the pool used last first. It is asked for in an ADD's first read, and only
     /// what is free by that answer is taken, under the same compares as any address: a wrong one costs two questions.
     pub spares: Vec<Spares>,
+}
+
+/// A pool that an ADD looked at.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LookedAt {
+    /// Whom it serves, by the index, of those that the ADD was for.
+    pub serve: Serve,
+    /// The pool.
+    pub pool: PoolName,
 }
 
 /// Addresses of a crowded pool that this node saw free.
@@ -74,6 +87,12 @@ impl Memory {
     pub fn parse(text: &str) -> Self {
         let value: Value = serde_json::from_str(text).unwrap_or_default();
         let list = |field: &str| value.get(field).and_then(Value::as_array).into_iter().flatten();
+        let looked_at = |value: &Value| {
+            Some(LookedAt {
+                serve: parse_serve(value.get("serve")?.as_str()?).ok()?,
+                pool: PoolName::new(value.get("pool")?.as_str()?).ok()?,
+            })
+        };
         let sighting = |value: &Value| {
             Some(Sighting {
                 revision: Revision(value.get("revision")?.as_i64()?),
@@ -94,7 +113,7 @@ impl Memory {
         Self {
             store: value.get("store").and_then(Value::as_str).and_then(|id| StoreId::new(id).ok()),
             revision: Revision(value.get("revision").and_then(Value::as_i64).unwrap_or(0)),
-            pools: list("pools").filter_map(|name| PoolName::new(name.as_str()?).ok()).collect(),
+            pools: list("pools").filter_map(looked_at).collect(),
             sightings: list("sightings").filter_map(sighting).collect(),
             spares: list("spares").filter_map(spares).collect(),
         }
@@ -103,13 +122,15 @@ impl Memory {
     /// The file; `None`: no store was seen.
     #[must_use]
     pub fn text(&self) -> Option<String> {
+        let looked_at =
+            |LookedAt { serve, pool }: &LookedAt| json!({"serve": serve.to_string(), "pool": pool.as_str()});
         let sighting = |sighting: &Sighting| json!({"revision": sighting.revision.0, "boot": sighting.boot.as_str(), "at": sighting.at});
         let spares = |spares: &Spares| json!({"network": spares.network.as_str(), "pool": spares.pool.as_str(), "domain": spares.domain.as_str(), "addresses": spares.addresses, "uses": spares.uses});
         let text = json!({
             "v": VERSION,
             "store": self.store.as_ref()?.as_str(),
             "revision": self.revision.0,
-            "pools": self.pools.iter().map(PoolName::as_str).collect::<Vec<_>>(),
+            "pools": self.pools.iter().map(looked_at).collect::<Vec<_>>(),
             "sightings": self.sightings.iter().map(sighting).collect::<Vec<_>>(),
             "spares": self.spares.iter().map(spares).collect::<Vec<_>>(),
         });
@@ -239,7 +260,7 @@ impl Sight {
             if memory.revision == known.revision
                 && memory.sightings == known.sightings
                 && memory.spares == known.spares
-                && memory.pools.iter().all(|name| known.pools.contains(name))
+                && memory.pools.iter().all(|pool| known.pools.contains(pool))
             {
                 return Ok(());
             }
@@ -268,11 +289,15 @@ mod tests {
 
     use super::{super::tests::folder, *};
 
+    fn looked_at(pool: &str) -> LookedAt {
+        LookedAt { serve: Serve::Everything, pool: PoolName::new(pool).unwrap() }
+    }
+
     fn memory(store: &str, revision: i64, pools: &[&str]) -> Memory {
         Memory {
             store: Some(StoreId::new(store).unwrap()),
             revision: Revision(revision),
-            pools: pools.iter().map(|name| PoolName::new(*name).unwrap()).collect(),
+            pools: pools.iter().map(|name| looked_at(name)).collect(),
             sightings: Vec::new(),
             spares: Vec::new(),
         }
@@ -329,7 +354,7 @@ mod tests {
     fn a_sight_that_is_half_written_says_nothing_and_is_written_whole_again() {
         let state = folder("torn");
         let sight = Sight::new(&state);
-        let names: Vec<String> = (0..60).map(|number| format!("pool-{number}")).collect();
+        let names: Vec<String> = (0..20).map(|number| format!("pool-{number}")).collect();
         let long = memory("s1", 7, &names.iter().map(String::as_str).collect::<Vec<_>>());
         let short = memory("s1", 8, &["lan"]);
         sight.save(&long).unwrap();
@@ -379,7 +404,7 @@ mod tests {
         seen.sightings = vec![sighting(4, 9), sighting(3, 2)];
         seen.spares = vec![spares("lan", &["10.0.0.1"]), spares("db", &[])];
         sight.save(&seen).unwrap();
-        // An older version knows no more than `store`, `revision` and `pools`, or `sightings`.
+        // An older version knows no more than `store`, `revision` and `sightings`, and `pools` as names.
         let mut written: Value = serde_json::from_slice(&fs::read(&sight.path).unwrap()).unwrap();
         assert!(written.as_object_mut().unwrap().shift_remove("sum").is_some());
         let sightings =
@@ -388,7 +413,8 @@ mod tests {
             {"network": "lan100", "pool": "lan", "domain": "default", "addresses": ["10.0.0.1"], "uses": 3},
             {"network": "lan100", "pool": "db", "domain": "default", "addresses": [], "uses": 3},
         ]);
-        let expected = json!({"v": 1, "store": "s1", "revision": 5, "pools": ["lan"], "sightings": sightings, "spares": spares});
+        let pools = json!([{"serve": "*/*", "pool": "lan"}]);
+        let expected = json!({"v": 1, "store": "s1", "revision": 5, "pools": pools, "sightings": sightings, "spares": spares});
         assert_eq!(written, expected);
         let case = |text: &str, expected: &[&str]| {
             fs::write(&sight.path, text).unwrap();
@@ -396,7 +422,10 @@ mod tests {
         };
         case(r#"{"v":1,"store":"s1","revision":5}"#, &[]);
         case(r#"{"v":1,"store":"s1","revision":5,"pools":"lan"}"#, &[]);
-        case(r#"{"v":1,"store":"s1","revision":5,"pools":[7,"../x","",null,["lan"],"db"]}"#, &["db"]);
+        case(
+            r#"{"v":1,"store":"s1","revision":5,"pools":[7,"lan",null,["lan"],{"pool":"lan"},{"serve":"*/*","pool":"../x"},{"serve":"x","pool":"x"},{"serve":"*/*","pool":"db"}]}"#,
+            &["db"],
+        );
         case(
             r#"{"v":1,"store":"s1","revision":5,"sightings":[7,{},{"revision":4,"at":9},{"revision":"4","boot":"b1","at":9}]}"#,
             &[],
@@ -405,7 +434,10 @@ mod tests {
             r#"{"v":1,"store":"s1","revision":5,"spares":[7,{},{"network":"n","pool":"lan","domain":"d"},{"network":"n","pool":"../x","domain":"d","addresses":[],"uses":1}]}"#,
             &[],
         );
-        case(r#"{"v":2,"store":"s1","revision":5,"pools":["lan"],"more":{}}"#, &["lan"]);
+        case(
+            r#"{"v":2,"store":"s1","revision":5,"pools":[{"serve":"*/*","pool":"lan","more":1}],"more":{}}"#,
+            &["lan"],
+        );
         for text in ["", "{", "[]", "7"] {
             fs::write(&sight.path, text).unwrap();
             assert_eq!(sight.load(), Memory::default(), "{text}");

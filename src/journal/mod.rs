@@ -28,7 +28,7 @@ use crate::domain::{
 };
 
 pub use self::{
-    memory::{Memory, Sight, Sighting, Spares},
+    memory::{LookedAt, Memory, Sight, Sighting, Spares},
     turn::Turn,
 };
 

@@ -305,8 +305,8 @@ impl<S: Store, W: Wire, C: Clock, L: Log> Run<'_, S, W, C, L> {
 
     /// After what was read, and what was written then.
     fn memory(&self, view: &View, written: Option<Revision>) -> Memory {
-        let pools = view.pools.iter().map(|(name, _)| name);
-        let mut memory = self.ctx.remembers(&view.meta.store, view.revision, view.read_at, pools);
+        let looked_at = view.looked_at.iter();
+        let mut memory = self.ctx.remembers(&view.meta.store, view.revision, view.read_at, looked_at);
         memory.revision = memory.revision.max(written.unwrap_or_default());
         memory
     }

@@ -8,12 +8,12 @@ use crate::{
         lease::LeasedAddress,
         names::{DomainName, NetworkName, PoolName, StoreId},
     },
-    journal::{Memory, Sighting, Spares},
+    journal::{LookedAt, Memory, Sighting, Spares},
     store::Revision,
 };
 
-/// More pools than the pods of one node have, mostly; each is a question to the store, in every ADD.
-pub(super) const MOST_POOLS: usize = 16;
+/// More pools than the pods of one node have, mostly; each is a question to the store, in every ADD that it may serve.
+pub(super) const MOST_POOLS: usize = 32;
 /// Sightings are kept so far apart.
 const BETWEEN: Duration = Duration::from_secs(1);
 /// Spares of one pool; each is two questions to the store, in every ADD of its network on that node.
@@ -83,12 +83,12 @@ impl<S, W, C: Clock, L> Context<'_, S, W, C, L> {
         store: &StoreId,
         revision: Revision,
         at: u64,
-        looked_at: impl Iterator<Item = &'p PoolName>,
+        looked_at: impl Iterator<Item = &'p LookedAt>,
     ) -> Memory {
         let mut pools = Vec::new();
-        for name in looked_at.chain(&self.memory.pools) {
-            if pools.len() < MOST_POOLS && !pools.contains(name) {
-                pools.push(name.clone());
+        for pool in looked_at.chain(&self.memory.pools) {
+            if pools.len() < MOST_POOLS && !pools.contains(pool) {
+                pools.push(pool.clone());
             }
         }
         // One that was further is of a past that a restore has ended.

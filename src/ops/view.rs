@@ -12,7 +12,7 @@ use crate::{
         pool::{Pool, Serve},
         select::{self, Asked, Caller, Looked, Unusable},
     },
-    journal::{Memory, Spares},
+    journal::{LookedAt, Memory, Spares},
     store::{
         Compare, Entry, Read, Revision, Snapshot, Store, changes, keys,
         keys::AttachmentId,
@@ -43,6 +43,8 @@ pub(crate) struct View {
     pub(crate) lease: Option<Stored<Lease>>,
     pub(crate) workload: Option<WorkloadName>,
     pub(crate) pools: Vec<(PoolName, Result<Stored<Pool>, Unusable>)>,
+    /// All of these, as the node remembers them.
+    pub(crate) looked_at: Vec<LookedAt>,
     pub(crate) spares: Vec<SpareSeen>,
 }
 
@@ -119,8 +121,15 @@ pub(crate) async fn read<S: Store, W, C: Clock, L>(
     let first_pool = reads.len();
     // What the node remembers may save the second read, and must not cost another request.
     let room = if inline { 0 } else { QUESTIONS.saturating_sub(first_pool + asked.len()) };
-    let remembered = ctx.memory.pools.iter().filter(|name| !asked.contains(name));
-    let first: Vec<&PoolName> = asked.iter().chain(remembered.take(room.min(MOST_POOLS))).collect();
+    let mut first: Vec<&PoolName> = asked.iter().collect();
+    for LookedAt { serve, pool } in &ctx.memory.pools {
+        if first.len() < asked.len() + room.min(MOST_POOLS)
+            && serves.contains(serve)
+            && !first.contains(&pool)
+        {
+            first.push(pool);
+        }
+    }
     reads.extend(first.iter().map(|name| Read::Get(keys::pool(name))));
     let first_spare = reads.len();
     let remembered: Vec<(&Spares, &IpAddr)> = ctx
@@ -170,6 +179,13 @@ pub(crate) async fn read<S: Store, W, C: Clock, L>(
         pools.push((name.clone(), pool_of(name, entry)?));
     }
     let workload = select::workload_of(caller, &index);
+    let looked_at = pools.iter().flat_map(|(pool, _)| {
+        let by_index = index.iter().filter(move |(_, known)| known == pool).map(|(serve, _)| serve.clone());
+        // The index does not lead there, or no more: only this caller is known to need it.
+        let by_itself = serves.first().filter(|_| !index.iter().any(|(_, known)| known == pool)).cloned();
+        by_index.chain(by_itself).map(|serve| LookedAt { serve, pool: pool.clone() })
+    });
+    let looked_at = looked_at.collect();
     let spares = remembered.iter().enumerate().filter_map(|(number, (spares, address))| {
         let at = first_spare + 2 * number;
         // Taken since; or its record cannot be read, and then it is never handed out.
@@ -181,7 +197,7 @@ pub(crate) async fn read<S: Store, W, C: Clock, L>(
         Some(SpareSeen { pool: pool.clone(), domain: domain.clone(), address: **address, released })
     });
     let spares = spares.collect();
-    Ok(View { revision: snapshot.revision, read_at, meta, frozen, lease, workload, pools, spares })
+    Ok(View { revision: snapshot.revision, read_at, meta, frozen, lease, workload, pools, looked_at, spares })
 }
 
 async fn questions<S: Store, W, C, L>(
